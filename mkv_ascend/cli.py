@@ -9,14 +9,17 @@ earliest, so that ``--help`` is quick and works anywhere.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import importlib
 import os
 import select
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import mkv_ascend
+from mkv_ascend.plain_text import PlainStream
 
 DESCRIPTION = "Any draft model for any target model on Ascend NPUs: a vLLM platform plugin."
 
@@ -46,6 +49,7 @@ EXIT_MODULE_MISSING = 2
 EXIT_READER_LEFT = 141
 """What shells report of a program that SIGPIPE has ended."""
 EXIT_NO_SPACE = 1
+EXIT_UNREADABLE = 2
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """Of a disk or a quota that is full."""
 
@@ -69,7 +73,18 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parsed = build_parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words[:1] in (["bench"], ["demo"]):
+        # They draw on the terminal.
+        return _run(words)
+    out: Any = PlainStream(sys.stdout, is_for_people=False)
+    err: Any = PlainStream(sys.stderr, is_for_people=True)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        return _run(words)
+
+
+def _run(words: Sequence[str]) -> int:
+    parsed = build_parser().parse_args(words)
     try:
         status = int(parsed.run(parsed))
         sys.stdout.flush()
@@ -89,12 +104,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return EXIT_MODULE_MISSING
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if error.errno is None:
             raise
-        _print_no_more()
+        is_full = error.errno in NO_SPACE
+        if is_full:
+            _print_no_more()
         where = error.filename or "what it prints or writes"
         sys.stderr.write(f"mkv-ascend {parsed.command_name}: {where}: {error.strerror}\n")
-        return EXIT_NO_SPACE
+        return EXIT_NO_SPACE if is_full else EXIT_UNREADABLE
 
 
 def _print_no_more() -> None:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from mkv_ascend.plain_text import shortened
+
 
 class StartUpRefused(SystemExit):
     """A start-up condition that must stop the process and cannot be swallowed.
@@ -17,7 +19,7 @@ class StartUpRefused(SystemExit):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(f"mkv_ascend: {message}")
+        super().__init__(shortened(f"mkv_ascend: {message}"))
 
 
 def refuse(error: ValueError) -> NoReturn:

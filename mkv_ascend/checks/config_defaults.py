@@ -11,19 +11,27 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from mkv_ascend.checks.config_file import MOST_BYTES
 from mkv_ascend.checks.speculators_format import FORMAT
+from mkv_ascend.child_process import limit, run_module
 
 __all__ = ["DefaultsError", "completed"]
 
 HIDDEN = frozenset({"torch", "torchvision", "torch_npu"})
 SECONDS = 300
 """Only a hang takes as long."""
+MOST_MEMORY = 2 << 30
+PROCESSOR_SECONDS = 30
+"""Of the process: a published model's takes 160 MiB and two seconds."""
+TOO_MUCH = 3
+"""The process's exit status where memory, or what it would print, is over its bound."""
 DERIVED = ("sliding_window",)
 """Values that the class may take away, such as the window with ``use_sliding_window: false``."""
 
@@ -63,21 +71,36 @@ def completed(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _ask(configs: Sequence[Mapping[str, Any]]) -> list[Any]:
     if importlib.util.find_spec("transformers") is None:
         raise ModuleNotFoundError("defaults come from transformers", name="transformers")
-    done = subprocess.run(
-        [sys.executable, "-m", __name__],
-        input=json.dumps(configs),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS,
-        # Models are directories, and nothing is looked for elsewhere.
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
+    # Models are directories, and nothing is looked for elsewhere.
+    variables = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    try:
+        done = run_module(__name__, json.dumps(configs), variables, SECONDS)
+    except subprocess.TimeoutExpired:
+        raise DefaultsError(f"transformers gave no answer within {SECONDS} s") from None
+    if done.returncode in (TOO_MUCH, -signal.SIGXCPU):
+        name, number = max(_numbers(configs), key=lambda found: abs(found[1]), default=("none", 0))
+        raise DefaultsError(
+            f"the model's class takes more than {MOST_MEMORY >> 30} GiB of memory, or "
+            f"{PROCESSOR_SECONDS} s of a processor, for these numbers; the largest of them is "
+            f"{name}, {number}: write what the published model has"
+        )
     if done.returncode:
         words = done.stderr.strip().splitlines()[-1:] or ["nothing"]
         raise DefaultsError(f"transformers could not be asked for defaults; it said: {words[0]}")
     answer: list[Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
+
+
+def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    """Each whole number of a config with its name."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _numbers(item, str(key))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _numbers(item, name)
+    elif type(value) is int:
+        yield name, value
 
 
 def _hide_torch() -> None:
@@ -113,6 +136,8 @@ def _filled(config: dict[str, Any]) -> dict[str, Any] | str | None:
     try:
         given = {name: _decoded(value) for name, value in config.items()}
         filled: dict[str, Any] = CONFIG_MAPPING[model_type].from_dict(given).to_dict()
+    except MemoryError:
+        raise
     except Exception as error:  # Whatever a class raises of values that it does not take.
         return f"{type(error).__name__}: {error}"
     finally:
@@ -136,9 +161,16 @@ def _plain(value: Any) -> Any:
 
 def main() -> None:
     """In that process: read configs from standard input, print them with all values."""
+    limit(MOST_MEMORY, PROCESSOR_SECONDS)
     _hide_torch()
     configs = json.loads(sys.stdin.read())
-    sys.stdout.write(json.dumps([_filled(config) for config in configs], default=_plain) + "\n")
+    try:
+        answer = json.dumps([_filled(config) for config in configs], default=_plain)
+    except MemoryError:
+        sys.exit(TOO_MUCH)
+    if len(answer) > MOST_BYTES:
+        sys.exit(TOO_MUCH)
+    sys.stdout.write(answer + "\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import Any
 
 from mkv_ascend.checks.speculators_format import as_vllm_reads
 
-__all__ = ["ConfigFileError", "check_values", "read_config_file", "text_part"]
+__all__ = [
+    "MOST_BYTES",
+    "ConfigFileError",
+    "check_values",
+    "read_config_file",
+    "read_object",
+    "text_part",
+]
 
 MOST_BYTES = 64 << 20
 """Published files have some kilobytes; a file of weights given by mistake has gigabytes."""
@@ -56,6 +64,9 @@ NUMBERS: Mapping[str, Bounds] = {
     "index_head_dim": _SIZE,
     "index_topk": _SIZE,
     "num_nextn_predict_layers": Bounds(0, 10_000),
+    "mtp_num_hidden_layers": Bounds(0, 10_000),
+    # transformers writes a name for each.
+    "num_labels": Bounds(0, 1_000_000),
     "linear_num_key_heads": _COUNT,
     "linear_num_value_heads": _COUNT,
     "linear_key_head_dim": _SIZE,
@@ -73,21 +84,18 @@ LISTS_OF_WORDS = ("architectures", "layer_types")
 OBJECTS = ("text_config", "quantization_config")
 
 
-def read_config_file(folder: Path) -> dict[str, Any]:
-    """The config.json of a model's folder, its values checked.
+def read_object(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any] | None:
+    """The JSON object of a file; None where there is no such file, or no file can have its name.
 
-    Raises ConfigFileError when there is none, it cannot be read, or a value is impossible.
+    Raises ConfigFileError when it cannot be read, or has more than ``most_bytes``.
     """
-    path = folder / "config.json"
+    # Of a name that is too long, pathlib raises an error.
+    if not os.path.isfile(path):
+        return None
     try:
-        if not path.is_file():
-            raise ConfigFileError(
-                f"there is no file {path}; give a directory with the model's config.json, or the "
-                "name of a repository that lies in the cache of the Hugging Face hub"
-            )
         size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise ConfigFileError(f"{path} has {size} bytes, which no config.json has")
+        if size > most_bytes:
+            raise ConfigFileError(f"{path} has {size} bytes, which no {path.name} has")
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigFileError(f"{path} cannot be read: {error.strerror or error}") from None
@@ -101,6 +109,21 @@ def read_config_file(folder: Path) -> dict[str, Any]:
         raise ConfigFileError(f"{path} is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigFileError(f"{path} is not a JSON object")
+    return values
+
+
+def read_config_file(folder: Path) -> dict[str, Any]:
+    """The config.json of a model's folder, its values checked.
+
+    Raises ConfigFileError when there is none, it cannot be read, or a value is impossible.
+    """
+    path = folder / "config.json"
+    values = read_object(path)
+    if values is None:
+        raise ConfigFileError(
+            f"there is no file {path}; give a directory with the model's config.json, or the name "
+            "of a repository that lies in the cache of the Hugging Face hub"
+        )
     values = as_vllm_reads(values)
     check_values(values, str(path))
     return values

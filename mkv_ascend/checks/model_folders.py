@@ -6,6 +6,7 @@ Nothing is fetched: vLLM does that, and keeps it in the same cache.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +66,7 @@ def names_without_folder(engine: Mapping[str, Any]) -> list[str]:
     speculation = known.get("speculative_config")
     drafts = [speculation.get("model")] if isinstance(speculation, Mapping) else []
     drafted = [name for name in (known.get("spec_model"), *drafts) if _is_repository(name)]
-    return [*([] if Path(target).is_dir() else [target]), *map(str, drafted)]
+    return [*([] if os.path.isdir(target) else [target]), *map(str, drafted)]
 
 
 def read_by_vllm_alone(engine: Mapping[str, Any]) -> list[str]:
@@ -85,11 +86,11 @@ def read_by_vllm_alone(engine: Mapping[str, Any]) -> list[str]:
 
 
 def _is_mistrals(folder: Path) -> bool:
-    return (folder / OF_MISTRAL).is_file() and not (folder / "config.json").exists()
+    return os.path.isfile(folder / OF_MISTRAL) and not os.path.exists(folder / "config.json")
 
 
 def _is_repository(name: Any) -> bool:
-    return isinstance(name, str) and bool(REPOSITORY.fullmatch(name)) and not Path(name).exists()
+    return isinstance(name, str) and bool(REPOSITORY.fullmatch(name)) and not os.path.exists(name)
 
 
 def _folder(name: str, revision: Any) -> str:

@@ -81,7 +81,7 @@ def _bits(config: ModelConfig) -> tuple[float, float]:
     quantised = config.get("quantization_config")
     if not quantised:
         return 16.0, 16.0
-    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
+    method = str(quantised.get("quant_method")) if isinstance(quantised, dict) else ""
     if method not in BITS:
         raise ExplainError(
             f"{config.folder}: how many bits a weight quantised by {method!r} has is not known "

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -155,9 +156,13 @@ def _is_model(given: Mapping[str, Any]) -> bool:
     ) and (given.get("model") not in ("ngram", "[ngram]"))
 
 
+def _has(folder: Path, name: str) -> bool:
+    return os.path.isfile(folder / name)
+
+
 def _read_draft(name: str) -> ModelFacts:
     folder = Path(name)
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+    if _has(folder, "adapter_config.json") and not _has(folder, "config.json"):
         raise refused(
             "draft-adapter",
             f"the draft {name} is a LoRA adapter, not a model",

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.checks.config_file import ConfigFileError
+from mkv_ascend.checks.config_file import read_object
 
 __all__ = ["DESCRIPTION", "WeightFormats", "read_weight_formats"]
 
@@ -18,7 +17,7 @@ DESCRIPTION = "quant_model_description.json"
 """The file's name (``MODELSLIM_CONFIG_FILENAME`` of vllm-ascend)."""
 MOST_BYTES = 256 << 20
 INT8_CACHE = "C8"
-_SCALE_OF_KEYS = re.compile(r"\.(\d+)\.(?:.*\.)?k_proj\.kv_cache_scale$")
+_SCALE_OF_KEYS = re.compile(r"\.([0-9]{1,9})\.(?:.*\.)?k_proj\.kv_cache_scale$")
 _SCALE_OF_LATENTS = ".fa_k.scale"
 _FLOAT8 = re.compile(r"FP8|FP4")
 """In the kinds of weights whose operators only A5 has (``MXFP8`` and others)."""
@@ -50,19 +49,11 @@ def read_weight_formats(folder: Path, values: Mapping[str, Any]) -> WeightFormat
 
     Raises ConfigFileError when it cannot be read.
     """
-    path = folder / DESCRIPTION
-    if not path.is_file():
+    found = read_object(folder / DESCRIPTION, MOST_BYTES)
+    if found is None:
         within = values.get("quantization_config")
         described = isinstance(within, Mapping) and within.get("quant_method") in (None, "ascend")
         return _formats(within or {}) if described and within else None
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ConfigFileError(f"{path} has more than {MOST_BYTES >> 20} MiB")
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigFileError(f"{path} cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise ConfigFileError(f"{path} holds no JSON object")
     return _formats(found)
 
 

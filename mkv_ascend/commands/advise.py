@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from mkv_ascend.commands import advise_candidates, advise_cluster, advise_text
 from mkv_ascend.commands.advise_candidates import Candidate
 from mkv_ascend.commands.argument_types import positive
 from mkv_ascend.commands.draft_options import LOOK_UP, DraftOptionError
+from mkv_ascend.plain_text import plain_json, shortened
 
 if TYPE_CHECKING:
     from mkv_ascend.advice.prediction import Drafting, Prediction, Serving
@@ -114,9 +114,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"mkv-ascend advise: {error}", file=sys.stderr)
         return EXIT_REFUSED
     if arguments.json:
-        print(json.dumps(answer, indent=2))
+        print(plain_json(answer))
     else:
-        print("\n".join(advise_text.lines(answer)))
+        print(shortened("\n".join(advise_text.lines(answer))))
     return 0
 
 

@@ -147,8 +147,8 @@ def simulated(asked: Asked) -> dict[str, Any]:
     if _number_of(load) < TWO_PROCESSES_FROM:
         found = [_served(asked, load, count) for count in (0, tokens)]
     else:
-        # Each side has a core of its own; what it needs is sent there.
-        with ProcessPoolExecutor(2, get_context("spawn"), _begin) as processes:
+        # Each side has a core of its own. By "spawn" Python would look into the current folder.
+        with ProcessPoolExecutor(2, get_context("fork"), _begin) as processes:
             sides = [processes.submit(_served, asked, load, count) for count in (0, tokens)]
             found = [side.result() for side in sides]
     return {

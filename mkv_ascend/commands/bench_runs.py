@@ -6,14 +6,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.child_process import module_command, safe_environment
 from mkv_ascend.commands import demo_server
 from mkv_ascend.commands.draft_options import DraftOptionError, ways_to_draft
 from mkv_ascend.metrics import definitions as metrics
@@ -102,7 +101,7 @@ def _run(
 
 def client_command(asked: argparse.Namespace, address: str, result: Path) -> list[str]:
     """``vllm bench serve``: the same requests for each server; ``result``: its file."""
-    words = [sys.executable, "-m", "vllm.entrypoints.cli.main", "bench", "serve"]
+    words = [*module_command("vllm.entrypoints.cli.main"), "bench", "serve"]
     words += ["--base-url", address, "--model", str(asked.target), "--seed", "0"]
     words += ["--num-prompts", str(asked.requests), "--max-concurrency", str(asked.concurrency)]
     words += ["--temperature", "0", "--ignore-eos", "--disable-tqdm", "--save-result"]
@@ -149,7 +148,7 @@ class ClientFailedError(RuntimeError):
 def _result(command: list[str], file: Path) -> dict[str, Any]:
     log = file.with_suffix("").with_suffix(".client.log")
     # The server is on this machine: a proxy of the environment must not be asked for it.
-    variables = {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    variables = safe_environment() | {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     with log.open("w") as output:
         status = subprocess.run(
             command,

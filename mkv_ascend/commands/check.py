@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from mkv_ascend.commands.runner_option import (
     add_runner_option,
     runner_asked_for,
 )
+from mkv_ascend.plain_text import plain_json
 
 if TYPE_CHECKING:
     from mkv_ascend.checks.refusal import Refusal
@@ -134,7 +134,7 @@ def _say_served(answer: Served, models: Mapping[str, str], as_json: bool) -> int
 
 
 def _print_json(answer: Mapping[str, Any]) -> None:
-    print(json.dumps(answer, indent=2))
+    print(plain_json(answer))
 
 
 def _lines(answer: Served, models: Mapping[str, str]) -> list[str]:

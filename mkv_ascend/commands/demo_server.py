@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from mkv_ascend.child_process import module_command, safe_environment
 
 START_SECONDS = 900
 STOP_SECONDS = 30
@@ -117,9 +118,9 @@ def _running(
     before: Sequence[str],
     port: int,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    command = [*before, sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *arguments]
+    command = [*before, *module_command("vllm.entrypoints.cli.main"), "serve", *arguments]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    variables = dict(os.environ if environment is None else environment)
+    variables = safe_environment(environment)
     variables.update(VLLM_SERVER_DEV_MODE="1", OMP_NUM_THREADS="1")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -23,6 +22,7 @@ from mkv_ascend.adapters.installed import (
     adapter_for,
     version_problem,
 )
+from mkv_ascend.child_process import run_module
 from mkv_ascend.commands import emulator
 from mkv_ascend.host_versions import installed_version
 
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the findings; returns 0 when nothing is wrong."""
     diagnosis = diagnose()
     if arguments.json:
-        print(json.dumps(asdict(diagnosis), indent=2))
+        print(plain_json(asdict(diagnosis)))
     else:
         print(describe(diagnosis))
     return 1 if diagnosis.problems else 0
@@ -122,14 +122,7 @@ def _probe() -> dict[str, Any]:
     vLLM keeps what it finds, prints logs, and may end the process: none of that is the doctor's.
     """
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", PROBE],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PROBE_SECONDS,
-            check=False,
-        )
+        done = run_module(PROBE, "", os.environ, PROBE_SECONDS)
     except subprocess.TimeoutExpired:
         return _nothing_found(f"no answer from {PROBE} in {PROBE_SECONDS} s")
     answers = [line for line in done.stdout.splitlines() if line.startswith('{"device"')]

@@ -19,6 +19,7 @@ from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.questions import MARK
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.ascend_host import find_ascend
+from mkv_ascend.child_process import run_module
 from mkv_ascend.commands import emulator
 from mkv_ascend.commands.runner_option import VARIABLE
 
@@ -39,21 +40,12 @@ def ask_host(module: str, question: Mapping[str, Any], environment: Mapping[str,
 
 
 def ask(module: str, question: Mapping[str, Any], environment: Mapping[str, str]) -> Any:
-    """What ``python -m module`` answers. ``environment``: variables of the process besides ours.
+    """What the module answers as a program. ``environment``: variables of the process besides ours.
 
     Raises ProcessError when the process cannot run or ends without an answer.
     """
-    command = (sys.executable, "-m", module)
     try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(question),
-            env=_environment(command, environment),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-        )
+        done = run_module(module, json.dumps(question), _environment(environment), SECONDS)
     except subprocess.TimeoutExpired as error:
         raise ProcessError(f"vLLM gave no answer within {SECONDS} s") from error
     answers = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
@@ -65,7 +57,7 @@ def ask(module: str, question: Mapping[str, Any], environment: Mapping[str, str]
     return json.loads(answers[-1][len(MARK) :])
 
 
-def _environment(command: tuple[str, ...], more: Mapping[str, str]) -> dict[str, str]:
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
     base = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", **more}
     if find_ascend():
         return base
@@ -77,6 +69,6 @@ def _environment(command: tuple[str, ...], more: Mapping[str, str]) -> dict[str,
         # vLLM makes no configuration of model runner V2 without Triton, which NPUs have.
         base = {variables.TRITON.name: "1", **base}
     try:
-        return emulator.environment_for(command, base)
+        return emulator.environment_for((sys.executable,), base)
     except emulator.EmulatorError as error:
         raise ProcessError(f"without an Ascend NPU it needs the emulated one: {error}") from error

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,13 @@ def read_answer(asked: Asked, answer: Mapping[str, Any]) -> Found:
 
 
 def _plain(engine: Mapping[str, Any]) -> dict[str, Any]:
-    """Paths as strings, for JSON."""
-    return {name: str(x) if isinstance(x, Path) else x for name, x in engine.items()}
+    """For JSON, and for a process that runs in a folder of its own."""
+    found = {**engine, "model": os.path.abspath(engine["model"])}
+    speculation = engine.get("speculative_config")
+    if speculation is not None and speculation.get("model"):
+        draft = os.path.abspath(speculation["model"])
+        found["speculative_config"] = {**speculation, "model": draft}
+    return found
 
 
 def _check_files(asked: Asked) -> None:

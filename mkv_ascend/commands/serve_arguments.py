@@ -13,6 +13,7 @@ import argparse
 import difflib
 import functools
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ MULTIPLIERS = {
     **{letter: 1024 ** (place + 1) for place, letter in enumerate("KMGT")},
 }
 """vLLM's endings of numbers: small letters decimal, capital ones binary."""
+MOST_BYTES = 1 << 20
+"""Of a file of options; they have some hundreds."""
 MOST_SHOWN = 60
 """Characters of a name that a message repeats."""
 
@@ -127,7 +130,12 @@ def _from_file(name: str) -> list[str]:
     if Path(name).suffix not in (".yaml", ".yml"):
         raise CommandError(f"--config {name}: vLLM reads files that end in .yaml or .yml")
     try:
+        if os.path.isfile(name) and os.path.getsize(name) > MOST_BYTES:
+            raise CommandError(f"--config {name} has more than {MOST_BYTES >> 20} MiB")
         values = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
+        _refuse_expansion(name, values)
+    except CommandError:
+        raise
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise CommandError(f"--config {name} cannot be read: {error}") from None
     if not isinstance(values, dict):
@@ -136,6 +144,22 @@ def _from_file(name: str) -> list[str]:
     for key, value in values.items():
         words += _words_of(f"--{key}", value)
     return words
+
+
+def _refuse_expansion(name: str, values: Any) -> None:
+    """Raise CommandError where aliases stand for more values than a file has bytes."""
+    left, rest = MOST_BYTES, [values]
+    while rest:
+        value = rest.pop()
+        inner = value.values() if isinstance(value, dict) else value
+        if isinstance(value, dict | list | tuple | set):
+            rest.extend(inner)
+            left -= len(value)
+        if left < 0:
+            raise CommandError(
+                f"--config {name}: its aliases (*NAME) stand for more than {MOST_BYTES} values; "
+                "write options without aliases"
+            )
 
 
 def _words_of(option: str, value: Any) -> list[str]:

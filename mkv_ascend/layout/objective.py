@@ -33,7 +33,7 @@ class Objective(Word):
     BALANCED = "balanced"
     """Memory and groups, each group at ``PRICE_OF_A_GROUP``."""
     FEWEST_GROUPS = "fewest_groups"
-    """Fewest KV groups that keep to the limit of padding, then least memory."""
+    """Fewest KV groups near the least memory; never more of them than ``BALANCED`` takes."""
     LEAST_MEMORY = "least_memory"
     """Least memory of one request, then fewest KV groups."""
 
@@ -113,12 +113,12 @@ def choose(
         for index in allowed
         if costs[index].held_bytes <= (1 + MOST_EXTRA_MEMORY) * costs[-1].held_bytes
     ]
-    if objective is Objective.FEWEST_GROUPS:
-        return near[0]
+    fewest = near[0]
     if most_bytes is not None:
         near = [index for index in near if costs[index].held_bytes <= most_bytes] or near
     few = [index for index in near if costs[index].groups <= USUAL_MOST_GROUPS] or near[:1]
     if costs[few[0]].groups > MOST_GROUPS:
         # So many groups cost more than the memory does: at a higher price fewer are better.
         few = [index for index in allowed if costs[index].groups <= MOST_GROUPS] or [allowed[0]]
-    return min(few, key=lambda index: (costs[index].price, index))
+    balanced = min(few, key=lambda index: (costs[index].price, index))
+    return min(fewest, balanced) if objective is Objective.FEWEST_GROUPS else balanced

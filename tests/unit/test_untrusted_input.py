@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import pickle
@@ -17,9 +18,16 @@ from xml.etree import ElementTree
 import pytest
 
 from mkv_ascend import cli, envs
+from mkv_ascend.adapters.refusal import StartUpRefused
 
 PACKAGE = Path(cli.__file__).parent
 CONFIG = Path(__file__).resolve().parents[1] / "data" / "configs" / "Llama-3.1-8B" / "config.json"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def defaults_without_a_process() -> None:
+    """Where transformers is imported, defaults are asked for in this process."""
+    pytest.importorskip("transformers")
 
 
 class WritesAFile:
@@ -78,6 +86,118 @@ def test_names_of_a_checkpoint_are_text_in_a_page(
     assert any(folder in (element.text or "") for element in elements)
 
 
+HOSTILE = "\x1b]0;title\x07\x1b[2J\u202e\x9b31m" + "A" * 40_000
+"""What a terminal obeys, and more than anybody reads."""
+FIELDS = {
+    "model_type": HOSTILE,
+    "architectures": [HOSTILE],
+    "dtype": HOSTILE,
+    "torch_dtype": HOSTILE,
+    "layer_types": [HOSTILE] * 32,
+    "quantization_config": {"quant_method": HOSTILE},
+    "rope_parameters": {"rope_type": HOSTILE},
+    "num_attention_heads": HOSTILE,
+    HOSTILE: HOSTILE,
+}
+OPTIONS = (
+    *("--kv-cache-dtype", "--dtype", "--quantization", "--additional-config", "--port"),
+    *("--speculative-config", "--tensor-parallel-size", "--attention-backend", "--config"),
+)
+
+
+def said(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    """All that a command says, which a terminal shows as it is."""
+    with contextlib.suppress(SystemExit):
+        cli.main(list(command))
+    captured = capsys.readouterr()
+    text = captured.out + captured.err
+    assert text
+    assert not set(text) & {"\x1b", "\x07", "\x9b", "\u202e"}
+    assert len(text) < 25_000
+    assert "Traceback" not in text
+    return text
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field[:20].encode().hex())
+def test_values_of_a_checkpoint_are_shown_and_not_obeyed(
+    field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {**json.loads(CONFIG.read_text(encoding="utf-8")), field: FIELDS[field]}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    folder = str(tmp_path)
+    said(capsys, "check", "--", "vllm", "serve", folder)
+    said(capsys, "check", "--json", "--", "vllm", "serve", folder)
+    said(capsys, "explain", "--no-build", "--no-vllm-grouping", "--model", folder)
+    said(capsys, "advise", folder, "--method", "suffix", "--acceptance", "0.5")
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_are_shown_and_not_obeyed(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value in (HOSTILE, json.dumps({"method": HOSTILE, "num_speculative_tokens": 1})):
+        for form in ((), ("--json",)):
+            said(capsys, "check", *form, "--", "vllm", "serve", str(CONFIG.parent), option, value)
+
+
+def test_a_refusal_of_vllm_serve_is_shown_and_not_obeyed() -> None:
+    text = str(StartUpRefused(f"model_type is {HOSTILE}. Change: it."))
+    assert len(text) < 4000
+    assert "\x1b" not in text
+    assert text.endswith("Change: it.")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x/" + "y" * 300, "y\0z", "/" + "x" * 5000])
+def test_names_that_no_file_can_have_are_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = json.dumps({"model": name, "num_speculative_tokens": 1})
+    target = str(CONFIG.parent)
+    assert "there is no file" in said(capsys, "check", "--", "vllm", "serve", name)
+    given = ("check", "--", "vllm", "serve", target, "--speculative-config", draft)
+    assert "there is no file" in said(capsys, *given)
+    assert "there is no file" in said(capsys, "explain", "--model", name)
+    advise = ("advise", target, "--draft", name, "--acceptance", "0.5")
+    assert "there is no file" in said(capsys, *advise)
+
+
+def test_a_description_of_weights_may_name_any_layer(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Five thousand digits are no number to Python."""
+    name = f"model.layers.{'9' * 5000}.self_attn.k_proj.kv_cache_scale"
+    described = {"kv_cache_type": "C8", name: "C8", "model.x.weight": "W8A8"}
+    path = checkpoint / "quant_model_description.json"
+    path.write_text(json.dumps(described), encoding="utf-8")
+    said(capsys, "check", "--", "vllm", "serve", str(checkpoint))
+
+
+@pytest.mark.parametrize("method", [["fp8"], {}, 7, None, True])
+def test_a_method_of_quantisation_of_any_form_is_refused(
+    method: object, checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"] = {"quant_method": method}
+    (checkpoint / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    command = ("advise", str(checkpoint), "--method", "suffix", "--acceptance", "0.5")
+    assert "how many bits a weight" in said(capsys, *command)
+    said(capsys, "check", "--", "vllm", "serve", str(checkpoint))
+
+
+def test_aliases_of_a_file_of_options_do_not_expand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nine lists of nine: 10^8 values. Some aliases are as good as any other way to write."""
+    bomb = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    bomb += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    file = tmp_path / "options.yaml"
+    file.write_text("\n".join(bomb), encoding="utf-8")
+    command = ("check", "--", "vllm", "serve", str(CONFIG.parent), "--config", str(file))
+    assert "its aliases (*NAME) stand for more than" in said(capsys, *command)
+    file.write_text("max-model-len: &n 1024\nmax-num-batched-tokens: *n\n", encoding="utf-8")
+    assert cli.main(list(command)) == 0
+
+
 METRICS_FOLDER = """
 import os
 os.umask(0)
@@ -108,7 +228,8 @@ def nodes() -> Iterator[tuple[str, ast.AST]]:
 
 
 def test_nothing_of_ours_listens() -> None:
-    """A port of the loopback interface is bound, so that a server of vLLM's own finds it free."""
+    """Ports are bound alone: of the loopback interface, so that a server of vLLM's own finds it
+    free; and a server's own, to see whether it is."""
     servers = {"asyncio", "http.server", "socket", "socketserver", "uvicorn", "zmq"}
     found = set()
     for file, node in nodes():
@@ -116,7 +237,9 @@ def test_nothing_of_ours_listens() -> None:
             found |= {(file, alias.name) for alias in node.names if alias.name in servers}
         elif isinstance(node, ast.ImportFrom) and node.module in servers:
             found.add((file, node.module))
-    assert found == {("commands/demo_server.py", "socket")}
+    asks = "adapters/vllm_ascend_0_23/patches/one_server_a_port.py"
+    assert found == {("commands/demo_server.py", "socket"), (asks, "socket")}
+    assert ".listen(" not in (PACKAGE / asks).read_text(encoding="utf-8")
     text = (PACKAGE / "commands" / "demo_server.py").read_text(encoding="utf-8")
     assert text.count(".bind(") == text.count('holder.bind(("127.0.0.1", 0))') == 1
     assert ".listen(" not in text
@@ -129,3 +252,15 @@ def test_nothing_of_ours_evaluates_text_or_loads_pickles() -> None:
         (file, ast.unparse(node.func)) for file, node in nodes() if isinstance(node, ast.Call)
     }
     assert not [(file, name) for file, name in called if name in forbidden]
+
+
+def test_children_are_started_in_one_place() -> None:
+    """Python looks into the current folder for ``-m``, ``-c``, and processes of multiprocessing."""
+    words = {"-c", "-m", "spawn", "forkserver"}
+    found = {
+        (file, node.value)
+        for file, node in nodes()
+        if isinstance(node, ast.Constant) and node.value in words
+    }
+    # npu-smi is no Python.
+    assert found == {("child_process.py", "-c"), ("ops/chips.py", "-c")}

@@ -6,6 +6,7 @@ Importing this module imports neither vLLM nor vllm-ascend.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,11 +85,15 @@ def patches_of_the_front() -> Iterable[Patch]:
     """See ``HostAdapter``."""
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
         forgotten_heads,
+        one_server_a_port,
         pipeline,
         recurrent_blocks,
     )
 
+    # Only commands that serve have imported it.
+    serves = "vllm.entrypoints.openai.api_server" in sys.modules
     return (
+        *([one_server_a_port.refuse_shared_port] if serves else ()),
         recurrent_blocks.blocks_without_alignment,
         forgotten_heads.remember_heads,
         pipeline.let_predictors_pass,

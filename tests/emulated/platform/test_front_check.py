@@ -3,6 +3,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mkv_ascend import cli
+from tests.support import hosts
 from tests.support.mistake import mkv, spec
 from tests.support.tiny_models import model_directory
 
@@ -58,11 +60,25 @@ def mistakes():
 
 
 @pytest.fixture(scope="module")
-def answers():
+def taken_port():
+    """A port on which a socket listens as vLLM 0.23.0's does."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def answers(taken_port):
     """What each command said, by name; one process runs them all."""
     commands = [["serve", *words] for words, _, _ in mistakes().values()]
     target = mistakes()["fp8"][0][0]
     commands += [["serve", target, *words] for words, _ in OF_THE_HOST.values()]
+    # Judged before the models: where the port is not refused, the number of tokens is.
+    busy = ["--host", "127.0.0.1", "--port", str(taken_port)]
+    commands.append(["serve", *mistakes()["tokens"][0], *busy])
     done = subprocess.run(
         [sys.executable, str(PROBE)],
         input=json.dumps(commands),
@@ -74,7 +90,7 @@ def answers():
     lines = [line for line in done.stdout.splitlines() if line.startswith("probe: ")]
     assert len(lines) == len(commands), done.stderr[-3000:]
     found = [json.loads(line.removeprefix("probe: ")) for line in lines]
-    return dict(zip([*mistakes(), *OF_THE_HOST], found, strict=True))
+    return dict(zip([*mistakes(), *OF_THE_HOST, "port"], found, strict=True))
 
 
 @pytest.mark.parametrize("name", sorted(mistakes()))
@@ -105,6 +121,17 @@ def test_what_the_host_refuses_is_said_in_its_words_without_a_traceback(answers,
     assert answer["status"] == 1
     assert "refuses this configuration: " in answer["said"]
     assert OF_THE_HOST[name][1] in answer["said"]
+    assert "Traceback" not in answer["said"]
+
+
+def test_a_port_that_is_listened_to_is_refused(answers, taken_port):
+    """vLLM 0.30.0 does not share it either, and says so by an error of its own."""
+    answer = answers["port"]
+    if hosts.NAME == "0.30":
+        assert "Address already in use" in str(answer["raised"])
+        return
+    assert answer["status"] == 1
+    assert f"--port is {taken_port}, on which another server listens. Possible: " in answer["said"]
     assert "Traceback" not in answer["said"]
 
 

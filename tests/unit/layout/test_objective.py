@@ -76,6 +76,16 @@ def test_a_limit_of_padding_takes_the_place_of_the_price(
     assert chosen == taken
 
 
+def test_fewest_groups_are_never_more_than_the_balance_takes() -> None:
+    """It gave 44 groups where the balance had 9, which hold more than 8 % over the least memory."""
+    found = [(9, 1500), (44, 1070), (60, 1000)]
+    assert [choose(one, costs(found), None) for one in Objective] == [0, 0, 2]
+    # Without the bytes that are held without any of it, the balance is 20 groups.
+    found = [(9, 1081), (20, 1080), (40, 1000)]
+    assert choose(Objective.BALANCED, costs(found), None, 1000) == 0
+    assert choose(Objective.FEWEST_GROUPS, costs(found), None, 1000) == 0
+
+
 @pytest.mark.parametrize("objective", list(Objective), ids=str)
 def test_nothing_is_taken_that_has_more_padding_than_the_limit(objective: Objective) -> None:
     assert choose(objective, costs(STEPS[:3]), 0.07) is None

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that commands start. They import nothing from the current folder, and can be bounded.
+
+Commands are run from the folders of downloaded models. Python puts the current folder in front of
+all others for ``-m`` and ``-c``: a ``json.py`` that lies there would be run. From Python 3.11 on
+``PYTHONSAFEPATH`` keeps it out; 3.10 has no such variable.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import site
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["limit", "module_command", "run_module", "safe_environment"]
+
+START = """\
+import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
+import runpy
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+"""As ``python -m`` with the module's name behind it, but without the current folder."""
+
+
+def module_command(module: str) -> tuple[str, ...]:
+    """What runs a module as a program in place of ``python -m``; its arguments come behind it."""
+    return (sys.executable, "-c", START, module)
+
+
+def safe_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables of a process that finds this package, and nothing in the current folder.
+
+    Args:
+        environment: what it would be else; None: this process's.
+
+    An empty entry of ``PYTHONPATH`` means the current folder, and is left out.
+    """
+    found = dict(os.environ if environment is None else environment)
+    folders = [os.path.abspath(one) for one in found.get("PYTHONPATH", "").split(os.pathsep) if one]
+    own = str(Path(__file__).resolve().parents[1])
+    if own not in (*folders, *site.getsitepackages(), site.getusersitepackages()):
+        # A source tree that was not installed is found by the command that runs, and not by others.
+        folders.append(own)
+    found.pop("PYTHONPATH", None)
+    if folders:
+        found["PYTHONPATH"] = os.pathsep.join(folders)
+    return {**found, "PYTHONSAFEPATH": "1"}
+
+
+def run_module(
+    module: str, question: str, environment: Mapping[str, str], seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a module that reads a question from standard input; what it printed.
+
+    It has an empty folder of its own, so that its children are as safe with Python 3.10: paths in
+    the question are absolute.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than ``seconds``, and was ended.
+    """
+    with tempfile.TemporaryDirectory(prefix="mkv_ascend_") as folder:
+        return subprocess.run(
+            module_command(module),
+            input=question,
+            env=safe_environment(environment),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=seconds,
+        )
+
+
+def limit(memory_bytes: int, processor_seconds: int) -> None:
+    """Bound this process: it gets a MemoryError, and is ended by SIGXCPU."""
+    bounds = (
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CPU, processor_seconds),
+        (resource.RLIMIT_CORE, 0),
+    )
+    for kind, most in bounds:
+        hard = resource.getrlimit(kind)[1]
+        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (least, hard))
