@@ -157,6 +157,11 @@ def _feed_forward(
     shared += config.get("shared_expert_intermediate_size") or 0
     shared += config.get("shared_intermediate_size") or 0
     chosen = config.number("num_experts_per_tok")
+    if not 0 < chosen <= count:
+        raise ExplainError(
+            f"{config.folder}: num_experts_per_tok is {chosen}, and there are {count} experts; "
+            "correct it in config.json"
+        )
     elements = GATED_MATRICES * hidden * size / ranks
     return hidden * count + GATED_MATRICES * hidden * shared / ranks, Experts(
         count, chosen, elements

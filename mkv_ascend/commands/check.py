@@ -17,7 +17,7 @@ from mkv_ascend.commands.runner_option import (
     add_runner_option,
     runner_asked_for,
 )
-from mkv_ascend.plain_text import plain_json
+from mkv_ascend.plain_text import plain_json, shortened
 
 if TYPE_CHECKING:
     from mkv_ascend.checks.refusal import Refusal
@@ -129,7 +129,7 @@ def _say_served(answer: Served, models: Mapping[str, str], as_json: bool) -> int
     if as_json:
         _print_json({"answer": "served", "models": models, **dataclasses.asdict(answer)})
     else:
-        print("\n".join(_lines(answer, models)))
+        print(shortened("\n".join(_lines(answer, models))))
     return EXIT_SERVED
 
 

@@ -23,6 +23,7 @@ from mkv_ascend.commands.runner_option import (
 )
 from mkv_ascend.config import ConfigError, parse_config
 from mkv_ascend.layout.component import LayoutError
+from mkv_ascend.plain_text import shortened
 
 if TYPE_CHECKING:
     from mkv_ascend.checks.planning_inputs import Asked, Found
@@ -176,7 +177,7 @@ def _formatted(report: PlanReport, form: str) -> str:
         return html(report)
     from mkv_ascend.layout.report_text import text
 
-    return text(report)
+    return shortened(text(report))
 
 
 def explain(arguments: argparse.Namespace) -> PlanReport:

@@ -104,10 +104,12 @@ def test_published_files_are_read() -> None:
     name=st.sampled_from(["Llama-3.1-8B", "gemma-3-1b", "DeepSeek-V3", "Qwen3-Next-80B-A3B"]),
     data=st.data(),
 )
-def test_explain_says_a_sentence_or_a_plan_for_any_change(
+def test_commands_say_a_sentence_or_an_answer_for_any_change(
     name: str, data: st.DataObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One to three fields of a published file are replaced, or taken away."""
+    # Where it is imported, defaults are asked for in this process.
+    pytest.importorskip("transformers")
     config = json.loads((CONFIGS / name / "config.json").read_text())
     for field in data.draw(st.lists(st.sampled_from(sorted(config)), min_size=1, max_size=3)):
         if data.draw(st.booleans()):
@@ -116,7 +118,17 @@ def test_explain_says_a_sentence_or_a_plan_for_any_change(
             config[field] = data.draw(values)
     folder = str(write(tmp_path, json.dumps(config)))
     options = ["--model", folder, "--no-build", "--no-vllm-grouping", "--max-model-len", "2048"]
-    status = cli.main(["explain", *options])
-    said = capsys.readouterr()
-    assert (status, bool(said.out)) in ((0, True), (2, False))
-    assert status == 0 or said.err.startswith("mkv-ascend explain: ")
+    speculation = '{"method": "mtp", "num_speculative_tokens": 1}'
+    commands = (
+        ["explain", *options],
+        ["advise", folder, "--method", "suffix", "--acceptance", "0.5"],
+        ["advise", folder, "--method", "mtp", "--acceptance", "0.5"],
+        ["check", "--", "vllm", "serve", folder],
+        ["check", "--", "vllm", "serve", folder, "--speculative-config", speculation],
+    )
+    for command in commands:
+        status = cli.main(command)
+        said = capsys.readouterr()
+        refuses = (1, 2) if command[0] == "check" else (2,)
+        assert (status, bool(said.out)) in ((0, True), *((one, False) for one in refuses))
+        assert status == 0 or said.err.startswith(f"mkv-ascend {command[0]}: ")
