@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text for a terminal: what a file or a command says is shown, not obeyed, and not at any length."""
+"""Text for a terminal: what files say is shown, not obeyed, and not at any length."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ __all__ = ["PlainStream", "plain", "plain_json", "shortened"]
 
 MOST_CHARACTERS = 3000
 """Of a line: the longest of ours lists the known model types."""
-_OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-                     "\ud800-\udfff\ufeff]")
+_OBEYED = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\udfff\ufeff]"
+)
 """Control characters other than tabs and line feeds, what turns the direction of text or has no
 width, and halves of characters, which no terminal can be sent."""
 

@@ -25,6 +25,7 @@ from mkv_ascend.adapters.installed import (
 from mkv_ascend.child_process import run_module
 from mkv_ascend.commands import emulator
 from mkv_ascend.host_versions import installed_version
+from mkv_ascend.plain_text import plain_json
 
 HELP = "say what is installed, which device and platform are in use, and what is wrong"
 

@@ -98,7 +98,9 @@ def main() -> None:
                 count += 1
                 if status not in (0, 1, 2) or not said or "Traceback" in said:
                     where = f"{Path(name).name}: {'.'.join(place)} is {number}: {command[0]}"
-                    print(f"{where}: {status} in {time.process_time() - begin:.1f} s: {said[-300:]}")
+                    print(
+                        f"{where}: {status} in {time.process_time() - begin:.1f} s: {said[-300:]}"
+                    )
     print(f"commands: {count}")
 
 

@@ -31,6 +31,8 @@ COMMANDS = {
     "doctor": ("doctor",),
     "schema": ("schema",),
 }
+
+
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint with a trap for each module that a command may import.

@@ -132,9 +132,7 @@ def test_values_of_a_checkpoint_are_shown_and_not_obeyed(
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_options_are_shown_and_not_obeyed(
-    option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_are_shown_and_not_obeyed(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     for value in (HOSTILE, json.dumps({"method": HOSTILE, "num_speculative_tokens": 1})):
         for form in ((), ("--json",)):
             said(capsys, "check", *form, "--", "vllm", "serve", str(CONFIG.parent), option, value)
