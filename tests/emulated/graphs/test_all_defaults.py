@@ -30,22 +30,26 @@ DEFAULTS = {
 SIZES = {"max_num_seqs": 10, "max_num_batched_tokens": 192, "kv_cache_memory_bytes": 96 << 20}
 
 
+FEWEST_TIES = {"mla": 6, "gdn": 12}
+"""Places of texts, of ten that were tried, with fewest leads under 0.05 in float32."""
 TRITON = {"EMULATED_NPU_TRITON": "1"}
 """What layers with states need."""
 
 
-def requests(target: str, *, decks: bool = True) -> list[list[int]]:
+def requests(target: str, *, decks: bool = True, first: int = 0) -> list[list[int]]:
     """Texts of unlike lengths, decks, and a text whose tokens reach the end of a block.
 
     Without ``decks`` there are short texts instead, for targets to which several letters of a deck
-    are as likely: in bfloat16 such choices are near ties.
+    are as likely: in bfloat16 such choices are near ties. ``first``: the place of the first text.
     """
     directory = model_directory(target)
     texts = [
         reference.token_ids(directory, prompts.held_out_text(place, STEM + 20))
-        for place in range(6)
+        for place in range(first, first + 6)
     ]
-    short = [reference.token_ids(directory, deck) for deck in prompts.deck_prompts(3)]
+    short = [
+        reference.token_ids(directory, deck) for deck in prompts.deck_prompts(3, seed=1 + first)
+    ]
     if not decks:
         short = [texts[place][20:34] for place in (1, 2, 3)]
     ids = [texts[0][: STEM + 5], texts[1][:9], texts[2][:40], texts[3][:122], texts[4][:3], *short]
@@ -76,21 +80,21 @@ def count_due(asked: list[list[int]], result: engine.Result) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "method"),
+    ("target", "draft", "method", "first"),
     [
-        pytest.param("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", id="mtp"),
-        pytest.param("gemma3", "gemma3_draft", "draft_model", id="windows"),
+        pytest.param("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", FEWEST_TIES["mla"], id="mtp"),
+        pytest.param("gemma3", "gemma3_draft", "draft_model", 0, id="windows"),
     ],
 )
-def test_tokens_and_drafts(target, draft, method):
-    run_and_judge(target, draft, method, requests(target))
+def test_tokens_and_drafts(target, draft, method, first):
+    run_and_judge(target, draft, method, requests(target, first=first))
 
 
 @each_runner
 def test_beside_recurrent_states(runner):
     """Gated delta nets: states go back to what was accepted, and are rebuilt after a preemption."""
     target = "qwen3_next"
-    asked = requests(target, decks=False)
+    asked = requests(target, decks=False, first=FEWEST_TIES["gdn"])
     run_and_judge(target, "llama_draft", "draft_model", asked, {**TRITON, **runner})
 
 
