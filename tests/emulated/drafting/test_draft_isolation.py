@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support import hosts, programs
+from tests.support import engine, hosts, programs
+from tests.support.marks import needs_float32
+from tests.support.models.random_models import (
+    write_experts,
+    write_rotary_pair,
+    write_starcoder,
+)
+from tests.support.pairs import assert_drafts_are_the_drafts_own, assert_greedy_tokens_of_reference
+from tests.support.stock import each_runner
 
 PROBE = Path(__file__).with_name("isolation_probe.py")
 
@@ -94,28 +102,24 @@ def test_rotary_tables_of_two_models_stay_apart(rotary_embedding):
     assert rotary_embedding._cos_cache is target
 
 
-def test_a_draft_that_records_no_table_has_the_targets(rotary_embedding):
-    """vLLM makes one rotary module for both where their parameters are equal (an MTP head)."""
-    target = torch.rand(4, 2)
-    rotary_embedding._record_cos_and_sin_cache(target, target)
-    tables = rope_tables()
-    with tables.active():
-        pass  # a model that vLLM gives the target's rotary module
-    tables.share_what_was_not_recorded()
-    with tables.active():
-        assert rotary_embedding._cos_cache is target
-        assert rotary_embedding._cos_mla is None  # buffers are never shared
+def test_a_draft_has_rotary_modules_of_its_own():
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers import rotary_embedding as modules
 
+    from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
+    from mkv_ascend.layout.kind import Role
 
-def test_a_table_that_the_draft_recorded_is_kept(rotary_embedding):
-    target, draft = torch.rand(4, 2), torch.rand(4, 2)
-    rotary_embedding._record_cos_and_sin_cache(target, target)
-    tables = rope_tables()
-    with tables.active():
-        rotary_embedding._record_cos_and_sin_cache(draft, draft)
-    tables.share_what_was_not_recorded()
-    with tables.active():
-        assert rotary_embedding._cos_cache is draft
+    def module():
+        return modules.get_rope(64, 128, rope_parameters={"rope_theta": 10000.0})
+
+    with set_current_vllm_config(VllmConfig()):
+        of_target = module()
+        with building(ModelBeingBuilt(Role.DRAFT)):
+            of_draft = module()
+            assert of_draft is module()
+        assert of_draft is not of_target
+        assert torch.equal(of_draft.cos_sin_cache, of_target.cos_sin_cache)
+        assert module() is of_target
 
 
 class ProbeBuilder:
@@ -305,3 +309,50 @@ def test_each_rotary_global_is_the_targets_or_the_drafts(rotary_embedding):
     assert values() == {"the target's"}
     with tables.active():
         assert values() == {"the draft's"}
+
+
+LENGTHS = (5, 17, 40, 33, 64, 9, 21, 50)
+
+
+def run_and_judge(target, draft, runner):
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(256, (length,), generator=generator).tolist() for length in LENGTHS]
+    case = engine.Scenario(
+        str(target),
+        str(draft),
+        prompts=prompts,
+        max_tokens=50,
+        record_drafts=True,
+        environment=runner,
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    return case, result
+
+
+@needs_float32
+@each_runner
+def test_a_draft_that_rotates_otherwise_leaves_the_targets_rotation(tmp_path, runner):
+    """ERNIE-4.5 sets is_neox_style of a module that vLLM would hand to both models."""
+    case, result = run_and_judge(*write_rotary_pair(tmp_path), runner)
+    assert result.num_drafts
+    assert result.accepted_per_position == [result.num_drafts] * case.num_speculative_tokens
+
+
+@needs_float32
+@each_runner
+def test_a_target_that_rotates_otherwise_leaves_the_drafts_rotation(tmp_path, runner):
+    _, ernie = write_rotary_pair(tmp_path)
+    _, result = run_and_judge(ernie, write_starcoder(tmp_path / "starcoder"), runner)
+    assert len(result.proposals) > 300
+
+
+@needs_float32
+@each_runner
+@pytest.mark.parametrize("per_token", [(2, 1), (1, 2)], ids=["fewer", "more"])
+def test_a_draft_with_as_many_experts_leaves_the_targets(tmp_path, runner, per_token):
+    """vllm-ascend keeps methods of sending tokens to experts by the number of experts."""
+    target, draft = (write_experts(tmp_path / str(number), number) for number in per_token)
+    _, result = run_and_judge(target, draft, runner)
+    assert len(result.proposals) > 300

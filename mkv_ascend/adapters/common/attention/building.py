@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vllm.model_executor.layers import rotary_embedding
+
+from mkv_ascend.adapters.patching import replaced
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -54,9 +57,14 @@ def current_model() -> ModelBeingBuilt:
 
 @contextlib.contextmanager
 def building(model: ModelBeingBuilt) -> Iterator[None]:
-    """Assign attention layers that are created while the block runs to this model."""
+    """Assign attention layers that are created while the block runs to this model.
+
+    Rotary modules and tables that are made meanwhile are this model's alone.
+    """
+    tables = contextlib.nullcontext() if model.rope_tables is None else model.rope_tables.active()
     token = _model.set(model)
     try:
-        yield
+        with tables, replaced(rotary_embedding, "_ROPE_DICT", {}):
+            yield
     finally:
         _model.reset(token)

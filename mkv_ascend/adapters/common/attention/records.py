@@ -44,6 +44,7 @@ BACKEND_PER_LAYER = record(
 OF_ONE_MODEL = record(
     name="metadata builders and rotary tables by model and group",
     target=(
+        "vllm.model_executor.layers.rotary_embedding:_ROPE_DICT",
         "vllm_ascend.ops.rotary_embedding:_cos_mla",
         "vllm_ascend.ops.rotary_embedding:_sin_mla",
         "vllm_ascend.ops.rotary_embedding:_cos_cache",
@@ -62,6 +63,7 @@ OF_ONE_MODEL = record(
     ),
     writes=("cos", "sin"),
     reads=(
+        "vllm.model_executor.layers.rotary_embedding:get_rope",
         "vllm_ascend.ops.rotary_embedding:set_cos_and_sin",
         "vllm_ascend.ops.rotary_embedding:get_cos_and_sin_mla",
         "vllm_ascend.ops.rotary_embedding:_record_cos_sin_cache",
@@ -69,11 +71,14 @@ OF_ONE_MODEL = record(
         "vllm_ascend.ops.rotary_embedding:_record_cos_and_sin_cache_interleaved",
         "vllm_ascend.ops.rotary_embedding:update_cos_sin",
     ),
-    why="The tables are one set per process: a draft with another rotary base spoils the target's "
+    why="vLLM hands out one rotary module for equal parameters, in either model, and ERNIE-4.5 and "
+    "GLM-4 set is_neox_style of the one they are given. "
+    "The tables are one set per process: a draft with another rotary base spoils the target's "
     "or gets them. A draft's metadata builders are given the target's configuration, read the "
     "process's tables, and return rows of an MLA decode as views of one buffer for all passes. "
     "And builders of MLA read the block size of the cache configuration, not of their own group.",
-    until="vllm-ascend creates builders with the configuration of their model and the block size "
+    until="vLLM's ERNIE-4.5 and GLM-4 pass is_neox_style to get_rope (not reported), and "
+    "vllm-ascend creates builders with the configuration of their model and the block size "
     "of their spec, and keeps rotary tables per model",
     test=(
         "tests/emulated/drafting/test_draft_isolation.py",

@@ -24,12 +24,11 @@ from vllm_ascend.ops import rotary_embedding
 from mkv_ascend.adapters.common.attention.records import OF_ONE_MODEL
 
 GLOBALS = tuple(
-    target.partition(":")[2] for target in OF_ONE_MODEL.targets if ".rotary_embedding:" in target
+    target.partition(":")[2]
+    for target in OF_ONE_MODEL.targets
+    if ".ops.rotary_embedding:" in target
 )
 """Every module global of vllm-ascend's rotary embedding that belongs to one model."""
-
-TABLES = ("_cos_cache", "_sin_cache", "_cos_sin_cache")
-"""The globals that rotary modules record when they are made; the others are buffers."""
 
 
 class DeferredRows:
@@ -105,17 +104,6 @@ class RopeTables:
             return out
         cosines, sines = (torch.index_select(table, 0, positions) for table in tables)
         return cosines[:, None, None], sines[:, None, None]
-
-    def share_what_was_not_recorded(self) -> None:
-        """Take the process's tables where building the model recorded none.
-
-        vLLM makes one rotary module for all layers with equal rotary parameters, in either model.
-        A draft that shares it (for instance an MTP head) records nothing and uses the target's
-        tables.
-        """
-        for name in TABLES:
-            if self._values[name] is None:
-                self._values[name] = getattr(rotary_embedding, name)
 
 
 def _read() -> dict[str, Any]:

@@ -8,6 +8,7 @@ A new method of drafting is one line in ``PROPOSERS``; one that a host alone has
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -87,14 +88,12 @@ def _get_model(self: Any) -> nn.Module:
     recurrent = get_layers_from_vllm_config(self.vllm_config, MambaBase)
     with preserve_ascend_config(), pipeline.whole(), self.draft_host.building() as built:
         config = builder_config(self._create_draft_vllm_config())
-        tables = RopeTables()
         model_of_draft = ModelBeingBuilt(
-            Role.DRAFT, config, tables, replicated=is_replicated(self.vllm_config)
+            Role.DRAFT, config, RopeTables(), replicated=is_replicated(self.vllm_config)
         )
-        with building(model_of_draft), tables.active(), unmoved_experts(config):
+        with building(model_of_draft), unmoved_experts(config):
             model: nn.Module = stock(self)._get_model()
             _reserve_rope_buffers(self.runner, config)
-        tables.share_what_was_not_recorded()
     built(model)
     if has_recurrent_layers(self.vllm_config):
         use_draft_recurrent_specs(self, recurrent)
@@ -331,6 +330,12 @@ def family_of(method: str, vllm_config: VllmConfig) -> Family:
     return Family()
 
 
+def _load_as_draft(load: Callable[..., None], *args: Any) -> None:
+    """Layers of drafts that the host proposes with are the draft's, to which its options apply."""
+    with building(ModelBeingBuilt(Role.DRAFT)):
+        load(*args)
+
+
 def _proposer_and_family(
     method: str, vllm_config: VllmConfig, host: DraftHost
 ) -> tuple[type[Any] | None, Family | None]:
@@ -358,7 +363,9 @@ def create_proposer(
     if family is None:
         giving_up.refuse_for_other_proposals(method, vllm_config)
         if proposer is None:
-            return get_spec_decode_method(method, vllm_config, device, runner)
+            made = get_spec_decode_method(method, vllm_config, device, runner)
+            made.load_model = functools.partial(_load_as_draft, made.load_model)
+            return made
         made = proposer(vllm_config, device, runner)
         made.draft_host = host
         return made

@@ -15,6 +15,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import worker_memory
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
     context_keys,
     convolution_update,
+    expert_methods,
     experts_without_gates,
     gdn_rows,
     int8_captures,
@@ -36,6 +37,7 @@ def apply() -> None:
     gdn_rows.install()
     int8_captures.install()
     quantised_drafts.NAMES.apply()
+    expert_methods.key_of_all_numbers.apply()
     experts_without_gates.activate_all_rows.apply()
     target_state_groups.groups_that_move.apply()
     sampled_rows.swap_both_masks.apply()

@@ -88,25 +88,25 @@ def load_draft(target: nn.Module, config: VllmConfig, *, replicated: bool) -> nn
 
     ``replicated``: whether each rank keeps all of its keys, where ranks share the target's.
     """
-    tables = RopeTables()
-    being_built = ModelBeingBuilt(Role.DRAFT, builder_config(config), tables, replicated=replicated)
+    being_built = ModelBeingBuilt(
+        Role.DRAFT, builder_config(config), RopeTables(), replicated=replicated
+    )
     with (
         preserve_ascend_config(),
         embeddings_left_out(),
         pipeline.whole(),
         HOST.building() as built,
+        building(being_built),
     ):
-        with building(being_built), tables.active():
-            if config.speculative_config.method == DRAFT_MODEL:
-                with set_model_tag(DRAFT_MODEL):
-                    model = get_model(vllm_config=config, prefix=DRAFT_MODEL)
-            elif config.speculative_config.method == DFLASH:
-                model = load_dflash_model(target, config)
-            else:
-                with own_output_matrices(config.speculative_config.draft_model_config) as put_back:
-                    model = load_eagle_model(target, config)
-                put_back(model)
-        tables.share_what_was_not_recorded()
+        if config.speculative_config.method == DRAFT_MODEL:
+            with set_model_tag(DRAFT_MODEL):
+                model = get_model(vllm_config=config, prefix=DRAFT_MODEL)
+        elif config.speculative_config.method == DFLASH:
+            model = load_dflash_model(target, config)
+        else:
+            with own_output_matrices(config.speculative_config.draft_model_config) as put_back:
+                model = load_eagle_model(target, config)
+            put_back(model)
     built(model)
     return model
 
