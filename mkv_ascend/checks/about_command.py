@@ -272,7 +272,12 @@ def family(facts: ServeFacts) -> Iterator[Refusal]:
     if facts.rules is None:
         return
     for model in filter(None, (facts.target, facts.draft)):
-        found = unserved(facts.rules.unserved_families, model.architectures, facts.dtype)
+        found = unserved(
+            facts.rules.unserved_families,
+            model.architectures,
+            facts.dtype,
+            drafts=model is facts.draft,
+        )
         if found is not None:
             yield Refusal(
                 "family", found.reason(model.name, facts.dtype), found.possible, found.change

@@ -184,6 +184,7 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen35": ("Qwen3-Next-80B-A3B", {"model_type": "qwen3_5_text"}),
     "step3.5": ("Qwen3-0.6B", {"model_type": "step3p5", "num_nextn_predict_layers": 3}),
     "chunks": ("Llama-3.1-8B", {"attention_chunk_size": 8192}),
+    "minimax-m2": ("Llama-3.1-8B", {"architectures": ["MiniMaxM2ForCausalLM"]}),
     "k-exaone": ("Llama-3.1-8B", {"architectures": [hosts.OTHER_K_EXAONE]}),
     "nameless": ("Llama-3.1-8B", {"model_type": ""}),
     "image-draft": ("Llama-3.1-8B", {"rope_scaling": {"mrope_section": [16, 24, 24]}}),

@@ -104,6 +104,7 @@ FAMILIES = (
         says="KV groups",
     ),
     one("a K-EXAONE of the other version", "family", "{k-exaone}", says="a K-EXAONE"),
+    one("a MiniMax-M2 that drafts", "family", LLAMA, *spec("{minimax-m2}"), says="a MiniMax-M2"),
     one("attention in chunks", "chunks", "{chunks}", says="in chunks of 8192 tokens"),
     one("chunks in the draft", "chunks", LLAMA, *spec("{chunks}"), says="in chunks of 8192"),
     one("M-RoPE in the draft", "draft-rope", "{qwen3.5}", *spec("{qwen3-vl}"), says="M-RoPE"),

@@ -6,9 +6,10 @@ Importing this module imports neither vLLM nor vllm-ascend.
 
 from __future__ import annotations
 
-from mkv_ascend.checks.unserved_family import UnservedFamily
+from mkv_ascend.checks.unserved_family import MINIMAX_M2_AS_DRAFT, UnservedFamily
 
 FAMILIES = (
+    MINIMAX_M2_AS_DRAFT,
     UnservedFamily(
         frozenset({"ExaoneMoeForCausalLM"}),
         "a K-EXAONE 2.0, whose class vLLM 0.23.0 does not have by this name",

@@ -6,10 +6,11 @@ Importing this module imports neither vLLM nor vllm-ascend.
 
 from __future__ import annotations
 
-from mkv_ascend.checks.unserved_family import UnservedFamily
+from mkv_ascend.checks.unserved_family import MINIMAX_M2_AS_DRAFT, UnservedFamily
 
 OTHER_HOST = "vllm-ascend 0.23.0 with vLLM 0.23.0"
 FAMILIES = (
+    MINIMAX_M2_AS_DRAFT,
     UnservedFamily(
         frozenset({"LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"}),
         "a LongCat-Flash: its layers have two attentions each, whose names vllm-ascend 0.30.0rc2 "

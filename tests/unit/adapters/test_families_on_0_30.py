@@ -50,6 +50,18 @@ def test_a_family_is_refused_with_what_is_possible(found, said, place):
     assert known_refusal(text) is not None
 
 
+def test_a_minimax_m2_is_refused_as_a_draft_alone():
+    found = model("MiniMaxM2ForCausalLM")
+    assert "a MiniMax-M2" in (reason(DENSE, found) or "")
+    assert reason(found, DENSE) is reason(found, model("Eagle3MTP")) is None
+    config = SimpleNamespace(
+        model_config=found,
+        speculative_config=SimpleNamespace(draft_model_config=found, method="ngram"),
+        use_v2_model_runner=False,
+    )
+    assert families.why_not_served(config) is None
+
+
 def test_a_checkpoint_that_names_a_class_which_vllm_has_is_served():
     both = SimpleNamespace(
         model="m", architectures=["ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"]

@@ -25,7 +25,9 @@ def why_not_served(config: VllmConfig) -> str | None:
     """What is wrong with the target or the draft model; None: nothing."""
     speculative = config.speculative_config
     draft = None if speculative is None else speculative.draft_model_config
-    reasons = [_reason_of(model) for model in (config.model_config, draft) if model is not None]
+    reasons = [_reason_of(config.model_config)]
+    if draft is not None:
+        reasons.append(_reason_of(draft, drafts=speculative.method == "draft_model"))
     # Mended on model runner V2 (v2/patches/axes_in_turns.py).
     if draft is not None and not config.use_v2_model_runner:
         reasons.append(_axes_in_turns(draft))
@@ -49,9 +51,9 @@ def _axes_in_turns(head: ModelConfig) -> str | None:
     )
 
 
-def _reason_of(model: ModelConfig) -> str | None:
+def _reason_of(model: ModelConfig, *, drafts: bool = False) -> str | None:
     dtype = str(model.dtype).removeprefix("torch.")
-    found = unserved(FAMILIES, model.architectures or (), dtype)
+    found = unserved(FAMILIES, model.architectures or (), dtype, drafts=drafts)
     if found is None:
         return None
     return f"{found.reason(model.model, dtype)}. Possible: {found.possible}"
