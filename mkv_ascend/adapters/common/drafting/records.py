@@ -114,6 +114,7 @@ PROPOSALS = record(
         "net_num_new_slots_per_request",
         "enforce_eager",
         "image_token_index",
+        "load_model",
         "supports_mm_inputs",
         "_attn_layers",
         "kv_sharing_target_layer_name",
