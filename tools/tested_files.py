@@ -61,6 +61,7 @@ AT_RANDOM = f"{V2_SAMPLING}::test_a_model_that_drafts_for_itself_at_random_is_al
 LOADS = "tests/emulated/runner_v2/test_following_loads.py"
 REQUESTS = "tests/emulated/drafting/test_drafting_requests.py"
 HITS = "tests/emulated/recurrent/test_hits_of_recurrent_drafts.py"
+ISOLATION = "tests/emulated/drafting/test_draft_isolation.py"
 STATED = (
     "tests/emulated/recurrent/test_recurrent_drafts.py::test_targets_without_states_and_with_others"
 )

@@ -350,9 +350,9 @@ def test_a_target_that_rotates_otherwise_leaves_the_drafts_rotation(tmp_path, ru
 
 @needs_float32
 @each_runner
-@pytest.mark.parametrize("per_token", [(2, 1), (1, 2)], ids=["fewer", "more"])
-def test_a_draft_with_as_many_experts_leaves_the_targets(tmp_path, runner, per_token):
+@hosts.only_on("vllm_ascend_0_30", "0.23.0 keeps such methods once; see test_drafting_reference.py")
+def test_a_draft_with_as_many_experts_leaves_the_targets(tmp_path, runner):
     """vllm-ascend keeps methods of sending tokens to experts by the number of experts."""
-    target, draft = (write_experts(tmp_path / str(number), number) for number in per_token)
+    target, draft = (write_experts(tmp_path / str(number), number) for number in (2, 1))
     _, result = run_and_judge(target, draft, runner)
     assert len(result.proposals) > 300
