@@ -122,6 +122,23 @@ def test_a_draft_has_rotary_modules_of_its_own():
         assert module() is of_target
 
 
+def test_drafts_that_the_host_proposes_with_have_rotary_modules_of_their_own(monkeypatch):
+    from types import SimpleNamespace
+
+    from vllm.model_executor.layers import rotary_embedding as modules
+
+    proposers = hosts.module("drafting.proposers")
+    seen = []
+    kept = SimpleNamespace(load_model=lambda target: seen.append((target, modules._ROPE_DICT)))
+    monkeypatch.setattr(proposers, "get_spec_decode_method", lambda *_: kept)
+    monkeypatch.setattr(proposers.giving_up, "refuse_for_other_proposals", lambda *_: None)
+    host = SimpleNamespace(keeps_proposer=lambda *_: True)
+    proposers.create_proposer("mtp", None, None, None, host).load_model("the target")
+    ((target, found),) = seen
+    assert target == "the target"
+    assert found is not modules._ROPE_DICT
+
+
 class ProbeBuilder:
     """A metadata builder that says what it was given and which rotary table it sees."""
 

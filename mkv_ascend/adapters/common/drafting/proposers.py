@@ -26,7 +26,7 @@ from vllm_ascend.spec_decode.eagle_proposer import AscendEagleProposer
 from vllm_ascend.spec_decode.step3p5 import AscendStep3p5MTPProposer
 
 from mkv_ascend.adapters.common import giving_up, pipeline
-from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
+from mkv_ascend.adapters.common.attention.building import TARGET, ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.derived import derive, stock
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting import records
@@ -330,9 +330,9 @@ def family_of(method: str, vllm_config: VllmConfig) -> Family:
     return Family()
 
 
-def _load_as_draft(load: Callable[..., None], *args: Any) -> None:
-    """Layers of drafts that the host proposes with are the draft's, to which its options apply."""
-    with building(ModelBeingBuilt(Role.DRAFT)):
+def _load_apart(load: Callable[..., None], *args: Any) -> None:
+    """Load a draft that the host proposes with; options on the target stay those of its layers."""
+    with building(TARGET):
         load(*args)
 
 
@@ -364,7 +364,8 @@ def create_proposer(
         giving_up.refuse_for_other_proposals(method, vllm_config)
         if proposer is None:
             made = get_spec_decode_method(method, vllm_config, device, runner)
-            made.load_model = functools.partial(_load_as_draft, made.load_model)
+            if host.keeps_proposer(method, vllm_config):
+                made.load_model = functools.partial(_load_apart, made.load_model)
             return made
         made = proposer(vllm_config, device, runner)
         made.draft_host = host
