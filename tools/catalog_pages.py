@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mkv_ascend.attention import catalog
+from mkv_ascend.attention.arguments import OPTIONAL
 from mkv_ascend.attention.entry import BackendEntry
 
 
@@ -25,8 +26,23 @@ def _batch_invariance(entry: BackendEntry) -> str:
     return text if entry.batch_invariant_sinks or not entry.sinks else f"{text}, not with sinks"
 
 
+def _arguments() -> list[str]:
+    """The table of what attention layers ask for, and who computes it."""
+    lines = ["| argument of a layer | asks for | computed by |", "| --- | --- | --- |"]
+    for name, meaning in OPTIONAL.items():
+        backends = []
+        for entry in catalog.entries():
+            if name not in entry.computed(keeps_keys=True):
+                continue
+            without = [f"`{x}`" for x, missing in entry.implementations_without if name in missing]
+            but = f" (not by {_words(without)})" if without else ""
+            backends.append(f"`{entry.name}`{but}")
+        lines.append(f"| `{name}` | {meaning} | {', '.join(backends) or 'none'} |")
+    return lines
+
+
 def tables() -> str:
-    """The catalog as two Markdown tables and a list of notes."""
+    """The catalog as three Markdown tables and a list of notes."""
     lines = [
         "| backend | other names | kinds | model dtypes | cache dtypes | head sizes |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -51,7 +67,7 @@ def tables() -> str:
             f"| {_yes(entry.non_causal)} | {entry.graphs} | {_batch_invariance(entry)} "
             f"| {_words(entry.required_modules)} | {blocks} |"
         )
-    lines.append("")
+    lines += ["", *_arguments(), ""]
     by_layer = ", ".join(f"`{entry.name}`" for entry in catalog.entries() if entry.chosen_by_layer)
     lines.append(f"- Named by the layer's own class, not by options: {by_layer}.")
     lines += [f"- `{entry.name}`: {note}" for entry in catalog.entries() for note in entry.notes]

@@ -20,6 +20,7 @@ from mkv_ascend.layout.kind import Kind
 _HALF_DTYPES = frozenset({"float16", "bfloat16"})
 _ATLAS_800 = frozenset({DeviceGeneration.A2, DeviceGeneration.A3, DeviceGeneration.A5})
 _ALL_GENERATIONS = frozenset(DeviceGeneration)
+_WITHOUT_SINKS_AND_WINDOWS = frozenset({"sinks", "sliding_window"})
 
 FUSED_INFER_ATTENTION = BackendEntry(
     name="fused_infer_attention",
@@ -41,8 +42,19 @@ FUSED_INFER_ATTENTION = BackendEntry(
     without_cache=OperatorLimits(_HALF_DTYPES | {"float32"}, HeadSizes(maximum=768)),
     generations=_ATLAS_800,
     rank=10,
-    # attention/attention_v1.py: learnable_sink of npu_fused_infer_attention_score_v2.
-    sinks=True,
+    # attention/attention_v1.py: learnable_sink of npu_fused_infer_attention_score_v2; only the
+    # owner of shared keys writes them (0.23.0: shared_keys.py of our adapter). alibi_slopes and
+    # logits_soft_cap are taken and not looked at, and other arguments are lost in **kwargs. The
+    # operator documents no soft cap, and no pse_shift with the layout TND.
+    computes=frozenset({"sinks", "kv_sharing_target_layer_name"}),
+    implementations_without=(
+        # attention/context_parallel/attention_cp.py: 0.23.0, 0.30.0rc2.
+        ("AscendAttentionCPImpl", _WITHOUT_SINKS_AND_WINDOWS),
+        ("AscendAttentionDCPImpl", _WITHOUT_SINKS_AND_WINDOWS),
+        # attention/attention_v1.py, attention/attention_c8_mxfp.py: keys and values of 8 bits.
+        ("AscendC8AttentionBackendImpl", _WITHOUT_SINKS_AND_WINDOWS),
+        ("AscendC8MXFPAttentionBackendImpl", _WITHOUT_SINKS_AND_WINDOWS),
+    ),
     # attention/attention_v1.py: sparse mode 0 when the metadata is not causal.
     non_causal=True,
     # npu_fused_infer_attention_score: keys of 192 with values of 128.
@@ -79,9 +91,10 @@ FLASH_ATTENTION_3 = BackendEntry(
     # vllm-ascend's user guide, flash_attention.md.
     generations=frozenset({DeviceGeneration.A2, DeviceGeneration.A3}),
     rank=20,
-    # attention/fa3_v1.py: sinks and the causal flag of the metadata are not looked at, and
-    # values are viewed with the head size of keys.
-    sinks=False,
+    # attention/fa3_v1.py: softcap and attention_chunk are always 0; sinks and the causal flag of
+    # the metadata are not looked at, and values are viewed with the head size of keys. Keys are
+    # read from the cache, whoever wrote them.
+    computes=frozenset({"kv_sharing_target_layer_name"}),
     non_causal=False,
     different_value_head_size=False,
     # attention/cache_dtype.py
@@ -109,6 +122,8 @@ MLA = BackendEntry(
     head_sizes=HeadSizes(exactly=(576,)),
     generations=_ATLAS_800,
     rank=10,
+    # attention/mla_v1.py of 0.30.0rc2: sparse mode 0 when the metadata is not causal.
+    computes=frozenset({"non_causal_multi_token_decode"}),
     # attention/mla_v1.py: get_cudagraph_support of the builder.
     graphs=GraphSupport.UNIFORM_BATCH,
     notes=("heads are padded to a power of two (attention/mla_v1.py)",),
@@ -156,7 +171,7 @@ FUSED_INFER_ATTENTION_310P = BackendEntry(
     name="fused_infer_attention_310p",
     class_path="vllm_ascend._310p.attention.attention_v1:AscendAttentionBackend310",
     aliases=frozenset({"ASCEND_310P"}),
-    # _310p/attention/attention_v1.py: windows and sinks are not looked at.
+    # _310p/attention/attention_v1.py: windows, sinks and the owner of keys are not looked at.
     kinds=frozenset({Kind.FULL_ATTENTION}),
     # _310p/attention/attention_mask.py: masks are float16.
     model_dtypes=frozenset({"float16"}),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from mkv_ascend.attention.arguments import described
 from mkv_ascend.attention.entry import BackendEntry, GraphSupport, OperatorLimits
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ def reasons_against(
         return (f"it runs on {runs_on}, not on {environment.device_generation}",)
     reasons = list(_environment_reasons(backend, request, environment))
     if not backend.chosen_by_layer:
+        if ignored := request.arguments - backend.computed(request.keeps_keys):
+            reasons.append(f"it does not compute {described(ignored)}")
         reasons += _tensor_reasons(backend, request, environment)
-        reasons += _semantic_reasons(backend, request)
+        if request.non_causal and not backend.non_causal:
+            reasons.append("it serves causal attention only")
     return tuple(reasons)
 
 
@@ -112,10 +116,3 @@ def _cast_reasons(backend: BackendEntry, request: LayerRequest) -> Iterator[str]
             f"with sinks its cache holds the model's dtype, {request.dtype}, not "
             f"{request.cast_dtype}"
         )
-
-
-def _semantic_reasons(backend: BackendEntry, request: LayerRequest) -> Iterator[str]:
-    if request.has_sink and not backend.sinks:
-        yield "it does not serve attention sinks"
-    if request.non_causal and not backend.non_causal:
-        yield "it serves causal attention only"

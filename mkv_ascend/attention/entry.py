@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mkv_ascend.attention.arguments import SINKS, SLIDING_WINDOW
 from mkv_ascend.layout.kind import Kind, Word
 
 
@@ -55,10 +56,11 @@ class HeadSizes:
 
 @dataclass(frozen=True)
 class OperatorLimits:
-    """What an operator takes of query, key and value."""
+    """What an operator takes of query, key and value, and what it computes."""
 
     dtypes: frozenset[str]
     head_sizes: HeadSizes
+    computes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,10 @@ class BackendEntry:
     """Other names that find this entry, compared without case; unique over the catalog."""
     vllm_names: frozenset[str] = frozenset()
     """Values of vLLM's own --attention-backend that mean this backend; they are aliases too."""
-    sinks: bool = False
-    """Whether attention sinks are served."""
+    computes: frozenset[str] = frozenset()
+    """What it computes of ``arguments.OPTIONAL``; a window where it serves that kind anyway."""
+    implementations_without: tuple[tuple[str, frozenset[str]], ...] = ()
+    """Implementations that vllm-ascend takes by its own options, and what they do not compute."""
     non_causal: bool = False
     """Whether attention in both directions is served."""
     different_value_head_size: bool = False
@@ -109,3 +113,15 @@ class BackendEntry:
     """Whether the layer's own class names this backend, so that options cannot choose it."""
     notes: tuple[str, ...] = ()
     """Limits that the fields above do not express, for the documentation."""
+
+    @property
+    def sinks(self) -> bool:
+        """Whether attention sinks are computed."""
+        return SINKS in self.computes
+
+    def computed(self, keeps_keys: bool) -> frozenset[str]:
+        """What it computes of ``arguments.OPTIONAL`` in layers that keep keys, or in others."""
+        if not keeps_keys and self.without_cache is not None:
+            return self.without_cache.computes
+        windows = {SLIDING_WINDOW} if Kind.SLIDING_WINDOW in self.kinds else set()
+        return self.computes | windows

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mkv_ascend.attention.arguments import SINKS
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.layout.kind import Kind, Role
 
@@ -34,7 +35,8 @@ class LayerRequest:
     num_kv_heads: int = 1
     head_size_v: int | None = None
     kv_cache_dtype: str = "auto"
-    has_sink: bool = False
+    arguments: frozenset[str] = frozenset()
+    """What it asks for of ``arguments.OPTIONAL``, by the names there."""
     non_causal: bool = False
     keeps_keys: bool = True
     """Whether later tokens attend to these; layers of encoders have no cache."""
@@ -42,6 +44,11 @@ class LayerRequest:
     """Tokens per block of the KV manager, if already known."""
     layer_backend: str | None = None
     """``module:Class`` of the backend that the layer's class names itself, if it does."""
+
+    @property
+    def has_sink(self) -> bool:
+        """Whether it asks for attention sinks."""
+        return SINKS in self.arguments
 
     @property
     def cast_dtype(self) -> str | None:

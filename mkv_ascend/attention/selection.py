@@ -18,11 +18,12 @@ Nor may 3 and 4 name different backends, unless 3 says more exactly which layers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from mkv_ascend import host_versions
 from mkv_ascend.attention import catalog, compatibility, matching, patterns
+from mkv_ascend.attention.arguments import described
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions
 from mkv_ascend.attention.request import Environment, LayerRequest
@@ -36,6 +37,9 @@ vllm-ascend registers its backends as ``CUSTOM``."""
 
 USE_THE_NAME = "; make one more specific, or use the layer's name"
 """The end of the message for patterns that contradict each other."""
+
+POSSIBLE, CHANGE = ". Possible: ", ". Change: "
+"""Between the three parts of a message about arguments that nothing computes."""
 
 VLLM_OPTIONS = {
     Role.TARGET: "--attention-backend",
@@ -311,9 +315,40 @@ def _why_none(request: LayerRequest, environment: Environment) -> str:
     candidates = catalog.entries_for(request.kind)
     if not candidates:
         return f"{host_versions.vllm_ascend()} has no backend for {request.kind}"
+    computed = (entry.computed(request.keeps_keys) for entry in candidates)
+    if lost := request.arguments.difference(*computed):
+        return _lost(request, lost, host_versions.vllm_ascend())
     return "; ".join(
         f"{entry.name}: " + ", ".join(compatibility.reasons_against(entry, request, environment))
         for entry in candidates
+    )
+
+
+def require_computed(
+    request: LayerRequest, backend: BackendEntry, implementation: type | None = None
+) -> None:
+    """Refuse a layer that asks for what its backend, however chosen, does not compute.
+
+    Args:
+        implementation: of the built layer: that of an option of vllm-ascend may compute less.
+
+    Raises:
+        SelectionError: something that the layer was given would be lost.
+    """
+    lost, of_whom = request.arguments - backend.computed(request.keeps_keys), backend.name
+    names = {base.__name__ for base in getattr(implementation, "__mro__", ())}
+    for name, missing in backend.implementations_without:
+        if name in names and missing & request.arguments:
+            lost, of_whom = lost | missing & request.arguments, f"{backend.name} with {name}"
+    if lost:
+        raise SelectionError(_lost(request, lost, of_whom), [request])
+
+
+def _lost(request: LayerRequest, lost: Set[str], of_whom: str) -> str:
+    return (
+        f"no attention of {of_whom} computes {described(lost)}, and the tokens would be wrong"
+        f"{POSSIBLE}a {request.role} whose layers do not ask for it, by the table of arguments in "
+        f"docs/attention_backends.md{CHANGE}choose another {request.role}"
     )
 
 

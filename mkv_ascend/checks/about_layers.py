@@ -44,6 +44,10 @@ def of_selection(error: SelectionError) -> Refusal:
             "patterns of which one is more specific, by docs/configuration.md",
             "make one more specific, or use the layer's name",
         )
+    if selection.CHANGE in text:
+        asked, _, rest = text.partition(selection.POSSIBLE)
+        possible, _, change = rest.partition(selection.CHANGE)
+        return Refusal("backend", asked, possible, change)
     asked, found, fitting = text.partition(FITTING)
     if INVARIANT in text and not found:
         return Refusal(

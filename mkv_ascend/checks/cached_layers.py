@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mkv_ascend.attention import ascend_backends as backends
+from mkv_ascend.attention.arguments import SINKS
 from mkv_ascend.attention.draft_window import WINDOWED_KINDS, window_of_layer
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.options import AttentionOptions
@@ -135,7 +136,7 @@ def request_of(named: NamedLayer) -> LayerRequest:
         head_size=head_size,
         num_heads=layer.num_heads,
         num_kv_heads=layer.num_kv_heads,
-        has_sink=layer.has_sink,
+        arguments=frozenset({SINKS} if layer.has_sink else ()),
         layer_backend=None if own is None else own.class_path,
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from mkv_ascend.attention.arguments import arguments_told_by
 from mkv_ascend.attention.draft_window import kind_of_layer
 from mkv_ascend.attention.request import Environment, LayerRequest
 from mkv_ascend.attention.selection import SelectionOptions
@@ -50,7 +51,15 @@ def options_of(facts: ServeFacts) -> SelectionOptions:
 
 def requests_of_layers(facts: ServeFacts) -> tuple[LayerRequest, ...]:
     """Of each attention layer by its name; none where numbers do not tell them."""
-    return tuple(request_of(named) for named in facts.layers if not named.layer.is_indexer)
+    told = {
+        model.role: arguments_told_by(model.text)
+        for model in filter(None, (facts.target, facts.draft))
+    }
+    requests = (request_of(named) for named in facts.layers if not named.layer.is_indexer)
+    return tuple(
+        replace(request, arguments=request.arguments | told.get(request.role, frozenset()))
+        for request in requests
+    )
 
 
 def requests_of_kinds(facts: ServeFacts, model: ModelFacts) -> Iterator[LayerRequest]:
@@ -76,6 +85,7 @@ def requests_of_kinds(facts: ServeFacts, model: ModelFacts) -> Iterator[LayerReq
         dtype=facts.dtype,
         head_size=size,
         kv_cache_dtype=cache or "auto",
+        arguments=arguments_told_by(model.text),
     )
     yield request
     windows = model.has_windows and not facts.engine.get("disable_sliding_window")

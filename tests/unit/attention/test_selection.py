@@ -79,7 +79,7 @@ def refusal(
     ("request_", "name"),
     [
         (layer(), "fused_infer_attention"),
-        (layer(has_sink=True), "fused_infer_attention"),
+        (layer(arguments=frozenset({"sinks"})), "fused_infer_attention"),
         (layer(non_causal=True), "fused_infer_attention"),
         (layer(kind=Kind.SLIDING_WINDOW), "fused_infer_attention"),
         (layer(kind=Kind.CROSS_ATTENTION), "fused_infer_attention"),
@@ -233,7 +233,12 @@ FLASH = options({"target": "FA3"})
     [
         (mla_layer(), options({"target": "FIA"}), EVERYTHING, "not mla"),
         (layer(kind=Kind.SLIDING_WINDOW), FLASH, EVERYTHING, "not sliding_window"),
-        (layer(has_sink=True), FLASH, EVERYTHING, "does not serve attention sinks"),
+        (
+            layer(arguments=frozenset({"sinks"})),
+            FLASH,
+            EVERYTHING,
+            "does not compute sinks (attention sinks)",
+        ),
         (layer(non_causal=True), FLASH, EVERYTHING, "causal attention only"),
         (layer(head_size=320), FLASH, EVERYTHING, "multiples of 16 up to 256, not 320"),
         (
@@ -266,7 +271,7 @@ FLASH = options({"target": "FA3"})
             "for VLLM_BATCH_INVARIANT it needs batch_invariant_ops",
         ),
         (
-            layer(has_sink=True),
+            layer(arguments=frozenset({"sinks"})),
             options({"target": "FIA"}),
             dataclasses.replace(EVERYTHING, batch_invariant=True),
             "with sinks its results depend on the batch",
@@ -446,7 +451,9 @@ def test_a_layer_whose_class_names_its_backend_keeps_it() -> None:
 
 
 def test_dtypes_and_sizes_of_such_a_layer_are_its_classs_own_affair() -> None:
-    odd = state_layer(kv_cache_dtype="float8_e4m3fn", dtype="float64", has_sink=True)
+    odd = state_layer(
+        kv_cache_dtype="float8_e4m3fn", dtype="float64", arguments=frozenset({"sinks"})
+    )
     assert select_backend(odd, options(), BARE).backend.name == "gated_delta_net"
 
 
@@ -535,7 +542,7 @@ requests = st.builds(
     dtype=st.sampled_from(["bfloat16", "float16", "float32"]),
     kv_cache_dtype=st.sampled_from(["auto", "int8", "bfloat16", "fp8"]),
     head_size=st.sampled_from([16, 64, 100, 128, 256, 512, 576]),
-    has_sink=st.booleans(),
+    arguments=st.frozensets(st.sampled_from(["sinks", "logits_soft_cap"])),
     non_causal=st.booleans(),
     block_size=st.sampled_from([None, 16, 128, 1024]),
 )
@@ -583,7 +590,7 @@ def test_a_cache_of_another_plain_dtype_is_served_where_rows_are_cast() -> None:
     assert "the model's dtype, bfloat16, not float16" in refusal(
         mla_layer(kv_cache_dtype="float16")
     )
-    with_sinks = refusal(layer(kv_cache_dtype="float16", has_sink=True))
+    with_sinks = refusal(layer(kv_cache_dtype="float16", arguments=frozenset({"sinks"})))
     assert "with sinks its cache holds the model's dtype, bfloat16, not float16" in with_sinks
     assert "its cache holds bfloat16, float16, int8, not float32" in refusal(
         layer(kv_cache_dtype="float32")

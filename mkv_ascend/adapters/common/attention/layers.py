@@ -33,6 +33,7 @@ from mkv_ascend.adapters.common.patches import value_head_size
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import Patch, expect
 from mkv_ascend.attention import catalog, selection
+from mkv_ascend.attention.arguments import OF_LAYER_CLASSES, SLIDING_WINDOW, optional_arguments
 from mkv_ascend.attention.options import WindowBound
 from mkv_ascend.attention.report import LayerRow, layer_rows
 from mkv_ascend.attention.request import PLAIN_DTYPES, LayerRequest
@@ -42,6 +43,8 @@ from mkv_ascend.layout.kind import Kind, Role
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from mkv_ascend.attention.entry import BackendEntry
 
 logger = get_logger(__name__)
 
@@ -91,12 +94,15 @@ def _initialise(
     if model.role is Role.DRAFT:
         names_its_own = given is not None or type(layer) in KINDS_OF_CLASSES
         draft_window.set_window(layer, bound.arguments, names_its_own, get_current_vllm_config())
+    request = make_request(layer, bound.arguments)
     if given is not None and type(layer) not in KINDS_OF_CLASSES:
         bound.arguments["attn_backend"] = bound_to(given, model)
         _require_no_cast(bound.arguments)
+        if (entry := _entry_of(given)) is not None:
+            selection.require_computed(request, entry)
         original(*bound.args, **bound.kwargs)
         return
-    choice = _choose(make_request(layer, bound.arguments))
+    choice = _choose(request)
     # A variant that the layer's class made for itself is kept; it was only checked above.
     casts = choice.request.cast_dtype is not None
     if given is None:
@@ -111,6 +117,7 @@ def _initialise(
         _require_no_cast(bound.arguments)
     bound.arguments["attn_backend"] = backend
     original(*bound.args, **bound.kwargs)
+    selection.require_computed(choice.request, choice.backend, type(layer.impl))
     setattr(layer, CHOICE, choice)
     _bound_the_window(layer, choice)
     value_head_size.size_the_output(layer, choice.request.name)
@@ -181,7 +188,8 @@ def _attention_request(layer: Any, arguments: dict[str, Any]) -> LayerRequest:
     window = arguments["per_layer_sliding_window"]
     if window is None and cache_config is not None:
         window = cache_config.sliding_window
-    extra = arguments["extra_impl_args"]
+    # The window that the cache configuration names for all layers is one of the layer's own.
+    asked = {**arguments, **arguments["extra_impl_args"], SLIDING_WINDOW: window}
     heads = arguments["num_heads"]
     kind = Kind.FULL_ATTENTION if window is None else Kind.SLIDING_WINDOW
     return LayerRequest(
@@ -190,15 +198,24 @@ def _attention_request(layer: Any, arguments: dict[str, Any]) -> LayerRequest:
         head_size_v=arguments["head_size_v"],
         num_heads=heads,
         num_kv_heads=heads if arguments["num_kv_heads"] is None else arguments["num_kv_heads"],
-        has_sink=extra.get("sinks") is not None,
+        arguments=_optional(layer, asked),
         non_causal=arguments["attn_type"] in BIDIRECTIONAL,
         keeps_keys=arguments["attn_type"] not in WITHOUT_CACHE,
         **_common(layer, arguments),
     )
 
 
+def _optional(layer: Any, arguments: dict[str, Any]) -> frozenset[str]:
+    """What the layer asks for of what backends compute or not, and its class for itself."""
+    classes = {base.__name__ for base in type(layer).__mro__}
+    own = {argument for name, argument in OF_LAYER_CLASSES.items() if name in classes}
+    given = {name: arguments[name] for name in arguments.keys() - {"self", "extra_impl_args"}}
+    return optional_arguments(given) | own
+
+
 def _mla_request(layer: Any, arguments: dict[str, Any]) -> LayerRequest:
     return LayerRequest(
+        arguments=_optional(layer, arguments),
         kind=Kind.SPARSE_MLA if arguments["use_sparse"] else Kind.MLA,
         head_size=arguments["kv_lora_rank"] + arguments["qk_rope_head_dim"],
         num_heads=arguments["num_heads"],
@@ -330,6 +347,12 @@ def rows_of_layers(
         for name in group.layer_names
     }
     return layer_rows(all_choices(config, draft_layers), groups)
+
+
+def _entry_of(backend: type[Any]) -> BackendEntry | None:
+    """The catalog's entry of a class of backends, or of the class that it is derived from."""
+    paths = (f"{base.__module__}:{base.__qualname__}" for base in backend.__mro__)
+    return next(filter(None, map(catalog.find_class, paths)), None)
 
 
 def _choice_of_class(name: str, layer: Any, role: Role) -> Choice | None:

@@ -24,6 +24,7 @@ from mkv_ascend.adapters.common.early_checks.facts_of_config import (
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.attention import catalog
+from mkv_ascend.attention.arguments import arguments_told_by
 from mkv_ascend.attention.draft_window import kind_of_layer
 from mkv_ascend.attention.request import LayerRequest
 from mkv_ascend.attention.selection import SelectionError, select_backend
@@ -156,6 +157,7 @@ def _request(model: ModelConfig, role: Role) -> LayerRequest | None:
         "role": role,
         "layer_class": ", ".join(model.architectures),
         "dtype": str(model.dtype).removeprefix("torch."),
+        "arguments": arguments_told_by(text_config.to_dict()),
     }
     if not model.use_mla:
         return LayerRequest(kind=Kind.FULL_ATTENTION, head_size=model.get_head_size(), **common)
