@@ -98,6 +98,7 @@ EMULATED = (
     "tests/emulated/layout/test_planned_runner.py",
     "tests/emulated/layout/test_requests_at_once.py",
     "tests/emulated/models/test_adapted_backends.py",
+    "tests/emulated/models/test_attention_arguments.py",
     "tests/emulated/models/test_blocks_of_drafting_layers.py",
     "tests/emulated/models/test_encoders.py",
     f"{COMPRESSED}::test_stock_model_runner_v2_alone",

@@ -99,6 +99,18 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "llama-draft": ("Llama-3.1-8B", {"num_hidden_layers": 4}),
+    "gemma2": (
+        "Llama-3.1-8B",
+        {
+            "architectures": ["Gemma2ForCausalLM"],
+            "model_type": "gemma2",
+            "attn_logit_softcapping": 50.0,
+        },
+    ),
+    "bloom": (
+        "Llama-3.1-8B",
+        {"architectures": ["BloomForCausalLM"], "model_type": "bloom", "n_layer": 4, "n_head": 32},
+    ),
     "gemma-draft": ("gemma-3-1b", {"vocab_size": 262208}),
     "gptq": ("Llama-3.1-8B", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
     "awq-draft": (

@@ -30,6 +30,19 @@ PLANNED = (
 )
 """Of caches of DeepSeek-V4, where they are planned."""
 
+CAPPED = "computes logits_soft_cap (a soft cap on scores), and the tokens would be wrong"
+ARGUMENTS = (
+    one("a target with a soft cap", "backend", "{gemma2}", says=(CAPPED, "choose another target")),
+    one(
+        "a draft with a soft cap",
+        "backend",
+        *(LLAMA, *spec("{gemma2}")),
+        says=(CAPPED, "a draft whose layers do not ask for it"),
+    ),
+    one("a target with ALiBi", "backend", "{bloom}", says="computes alibi_slopes (ALiBi"),
+)
+"""Of arguments of attention layers that no backend computes."""
+
 KEPT_STATES = (
     one(
         "steps below a block of kept states",
@@ -65,6 +78,7 @@ CODE = (
 """Of a family whose configuration the host does not have."""
 
 FAMILIES = (
+    *ARGUMENTS,
     one(
         "Granite 4 over stages",
         "pipeline",
