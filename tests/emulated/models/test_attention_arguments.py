@@ -7,6 +7,7 @@ vllm-ascend serves them with wrong tokens: its implementation takes each argumen
 import json
 
 import pytest
+import torch
 import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
 from transformers import BloomConfig, Gemma2Config, LlamaConfig
 from vllm.config import set_current_vllm_config
@@ -90,10 +91,11 @@ def test_a_gemma_2_without_a_cap_is_served(configuration):
     assert configuration("uncapped", "uncapped").speculative_config.num_speculative_tokens == 3
 
 
-@pytest.fixture(scope="module")
-def build(configuration):
+@pytest.fixture
+def build(configuration, monkeypatch):
     """Builds one layer of vLLM's as a worker does."""
     config = configuration("llama")
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.bfloat16)
     original, names = Attention.__init__, map(str, range(100))
 
     def initialise(layer, *args, **kwargs):
