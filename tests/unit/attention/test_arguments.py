@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +24,7 @@ from mkv_ascend.attention.entry import BackendEntry, DeviceGeneration
 from mkv_ascend.attention.request import Environment, LayerRequest
 from mkv_ascend.attention.selection import SelectionError, SelectionOptions
 from mkv_ascend.layout.kind import Kind, Role
-from tests.unit.attention.test_catalog import class_of, source_of
+from tests.unit.attention.sources import class_of, folder_of, source_of
 
 LAYERS = "vllm.model_executor.layers.attention"
 KNOWN = OPTIONAL.keys() | REQUIRED | OTHER_NAMES.keys()
@@ -40,15 +38,6 @@ IMPLEMENTATIONS = {
     ),
 }
 EVERYTHING = Environment(DeviceGeneration.A2, module_available=lambda name: True)
-
-
-def folder_of(package: str) -> Path:
-    """The folder of an installed package, found without importing it."""
-    top, *rest = package.split(".")
-    spec = importlib.util.find_spec(top)
-    if spec is None or spec.submodule_search_locations is None:
-        pytest.skip(f"{top} is not installed, so there is no source to compare with")
-    return Path(spec.submodule_search_locations[0], *rest)
 
 
 def method(of: ast.ClassDef, name: str = "__init__") -> ast.FunctionDef | None:
@@ -163,7 +152,7 @@ def test_flash_attention_3_is_always_called_without_a_soft_cap() -> None:
 )
 def test_implementations_of_options_lack_what_the_catalog_says(module: str) -> None:
     name = f"vllm_ascend.attention.{module}"
-    if importlib.util.find_spec("vllm_ascend") and not folder_of(name).with_suffix(".py").exists():
+    if not folder_of(name).with_suffix(".py").exists():
         pytest.skip(f"{name} is of another release")
     lacking = dict(catalog.find("fused_infer_attention").implementations_without)
     classes = [x for x in source_of(name).body if isinstance(x, ast.ClassDef)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib.util
 import json
 import re
 import subprocess
@@ -21,6 +20,7 @@ from mkv_ascend.attention.entry import BackendEntry, GraphSupport, HeadSizes
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind
 from tests.support import hosts
+from tests.unit.attention.sources import class_of, source_of
 
 OF_OTHERS = {
     # Where a drafter of method dspark adapts how many of its tokens are verified.
@@ -35,27 +35,6 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 def by_name(entry: BackendEntry) -> str:
     return entry.name
-
-
-def source_of(module_name: str) -> ast.Module:
-    """The parsed source of an installed module, found without importing it."""
-    package, _, rest = module_name.partition(".")
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.submodule_search_locations is None:
-        pytest.skip(f"{package} is not installed, so there is no source to compare with")
-    path = Path(spec.submodule_search_locations[0], *rest.split(".")).with_suffix(".py")
-    return ast.parse(path.read_text())
-
-
-def class_of(class_path: str) -> ast.ClassDef:
-    module_name, _, class_name = class_path.partition(":")
-    found = [
-        node
-        for node in source_of(module_name).body
-        if isinstance(node, ast.ClassDef) and node.name == class_name
-    ]
-    assert found, f"{class_path} does not exist in the installed package"
-    return found[0]
 
 
 @pytest.mark.parametrize("entry", ASCEND_BACKENDS, ids=by_name)
