@@ -105,6 +105,8 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
             "architectures": ["Gemma2ForCausalLM"],
             "model_type": "gemma2",
             "attn_logit_softcapping": 50.0,
+            "layer_types": ["sliding_attention", "full_attention"] * 16,
+            "sliding_window": 4096,
         },
     ),
     "bloom": (

@@ -6,8 +6,14 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from mkv_ascend.checks.layer_requests import requests_of_layers
+from mkv_ascend.checks.model import ModelFacts
+from mkv_ascend.checks.model_layer import ModelLayer, NamedLayer
 from mkv_ascend.checks.refusal import Refusal, RefusedError
+from mkv_ascend.layout.kind import Kind, Role
 from tests.support.mistakes import MISTAKES
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -48,3 +54,13 @@ def test_one_refusal_is_a_sentence_and_several_are_a_list() -> None:
     two = str(RefusedError([one, Refusal("b", "y is 4", "5", "write 5")]))
     assert two.splitlines()[0] == "this cannot be served, for 2 reasons:"
     assert two.splitlines()[1] == f"- [a] {words}"
+
+
+def test_layers_that_are_known_by_name_ask_for_what_their_model_does() -> None:
+    layer = ModelLayer(Kind.FULL_ATTENTION, head_size=128, has_sink=True)
+    named = [NamedLayer(role.value, role, "bfloat16", layer) for role in Role]
+    target = ModelFacts(Role.TARGET, "target", {}, {"model_type": "llama"})
+    draft = ModelFacts(Role.DRAFT, "draft", {}, {"attn_logit_softcapping": 50.0})
+    facts: Any = SimpleNamespace(layers=named, target=target, draft=draft)
+    asked = {request.name: request.arguments for request in requests_of_layers(facts)}
+    assert asked == {"target": {"sinks"}, "draft": {"sinks", "logits_soft_cap"}}
