@@ -21,7 +21,7 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.adapters.common import giving_up, graph_memory, pipeline, replaced_weights
+from mkv_ascend.adapters.common import giving_up, graph_memory, pipeline, replaced_weights, unfilled
 from mkv_ascend.adapters.common import runner_records as records
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
@@ -117,6 +117,7 @@ class MkvModelRunner(NPUModelRunner):
             super().load_model()
         auxiliary_states.make_room_for_mtp(self.get_model())
         pipeline.share_embeddings(self, getattr(self, "drafter", None))
+        unfilled.refuse(self.vllm_config, getattr(self, "drafter", None))
         replaced_weights.warn(self, getattr(self, "drafter", None))
         drop_rows_of_other_sizes()
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)

@@ -20,6 +20,7 @@ from mkv_ascend.adapters.common import (
     pipeline,
     replaced_weights,
     start_up,
+    unfilled,
     worker_answers,
 )
 from mkv_ascend.adapters.common.attention import layers
@@ -169,6 +170,7 @@ class MkvWorkerV2(NPUWorker):
         runner = self.model_runner
         take_back_on_the_host(runner, self.vllm_config)
         pipeline.share_embeddings(runner, runner.speculator)
+        unfilled.refuse(self.vllm_config, runner.speculator)
         replaced_weights.warn(runner, runner.speculator)
 
     def _draft_layers(self) -> frozenset[str]:

@@ -15,7 +15,7 @@ from vllm.v1.worker.gpu.spec_decode.dflash.utils import load_dflash_model
 from vllm.v1.worker.gpu.spec_decode.eagle.utils import load_eagle_model
 from vllm.v1.worker.gpu.spec_decode.utils import get_pp_safe_draft_load_config
 
-from mkv_ascend.adapters.common import pipeline
+from mkv_ascend.adapters.common import pipeline, unfilled
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting.draft_config import (
@@ -97,6 +97,7 @@ def load_draft(target: nn.Module, config: VllmConfig, *, replicated: bool) -> nn
         pipeline.whole(),
         HOST.building() as built,
         building(being_built),
+        unfilled.noted(),
     ):
         if config.speculative_config.method == DRAFT_MODEL:
             with set_model_tag(DRAFT_MODEL):

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refuses a draft with parameters for which its files of weights have nothing.
+
+vLLM compares what was loaded with what a model has, and leaves out what a quantisation method
+handles: every linear layer and embedding. Such a parameter keeps the memory that it was given.
+Here it is filled with NaN when the draft is built, and what is still NaN behind the loading got
+nothing, or a part. This also sees one matrix of several in one parameter, and one expert of many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from vllm.model_executor.model_loader import base_loader
+
+from mkv_ascend.adapters.patching import record, replaced
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vllm.config import VllmConfig
+
+record(
+    name="weights that a draft's files lack",
+    target=(
+        "vllm.model_executor.model_loader.base_loader:initialize_model",
+        "vllm.model_executor.model_loader.base_loader:process_weights_after_loading",
+    ),
+    reads=(
+        "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
+        "vllm.model_executor.model_loader.default_loader:DefaultModelLoader.track_weights_loading",
+    ),
+    why="vLLM leaves linear layers out when it counts the weights that were loaded. A draft whose "
+    "files lack one computes with memory that nobody wrote: its tokens are rejected, or, drafting "
+    "for nothing, slow the target down, and nothing is said.",
+    until="vLLM counts the weights of linear layers, and of each part of a fused one",
+    test="tests/emulated/drafting/test_missing_weights.py",
+)
+
+MOST_NAMED = 5
+"""Parameters that a message names."""
+PIECE = 1 << 24
+"""Elements that are looked at together: a mask of all of a matrix of experts takes gigabytes."""
+FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+WITHOUT_VALUES = frozenset(
+    {torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty}
+)
+"""What makes a tensor of memory as it is. Parameters with values of their own keep them."""
+
+_unfilled: weakref.WeakKeyDictionary[nn.Module, list[tuple[str, nn.Module]]]
+_unfilled = weakref.WeakKeyDictionary()
+"""Draft -> names of parameters that got nothing, and the modules that have them."""
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Fills tensors that are made of memory as it is with NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in WITHOUT_VALUES and made.dtype in FLOATS and not made.is_meta:
+            self.made.append(made.fill_(math.nan))
+        return made
+
+    def leave_parameters_alone(self, model: nn.Module) -> None:
+        """Give what is no parameter zeros where nothing wrote: a buffer may be read as it is."""
+        kept = {one.untyped_storage().data_ptr() for one in model.parameters() if not one.is_meta}
+        for made in self.made:
+            if made.untyped_storage().data_ptr() not in kept:
+                made.masked_fill_(made.isnan(), 0)
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[None]:
+    """Note which parameters of the model that is loaded while the block runs got nothing."""
+    build, process = base_loader.initialize_model, base_loader.process_weights_after_loading
+
+    def build_marked(*args: Any, **kwargs: Any) -> nn.Module:
+        with _WithoutValues() as marked, torch.no_grad():
+            model = build(*args, **kwargs)
+        with torch.no_grad():
+            marked.leave_parameters_alone(model)
+        return model
+
+    def look_first(model: nn.Module, *args: Any, **kwargs: Any) -> None:
+        _unfilled[model] = [
+            (name, model.get_submodule(name.rpartition(".")[0]))
+            for name, parameter in model.named_parameters()
+            if has_unfilled(parameter)
+        ]
+        process(model, *args, **kwargs)
+
+    with (
+        replaced(base_loader, "initialize_model", build_marked),
+        replaced(base_loader, "process_weights_after_loading", look_first),
+    ):
+        yield
+
+
+def has_unfilled(parameter: torch.Tensor) -> bool:
+    """Whether some element is NaN."""
+    if parameter.dtype not in FLOATS or parameter.is_meta:
+        return False
+    # A sum needs no memory. Of numbers it can be NaN only by infinities.
+    if not torch.isnan(parameter.detach().sum(dtype=torch.float32)):
+        return False
+    pieces: Iterable[torch.Tensor] = parameter.detach().reshape(-1).split(PIECE)
+    return any(bool(torch.isnan(piece).any()) for piece in pieces)
+
+
+def refuse(config: VllmConfig, proposer: Any) -> None:
+    """Refuse a draft that computes with what nobody wrote, once it has what it shares.
+
+    Args:
+        config: of the engine.
+        proposer: what has the draft; None where there is none.
+
+    Raises:
+        ValueError: with the names of parameters.
+    """
+    draft = getattr(proposer, "model", None)
+    found = _unfilled.pop(draft, None) if draft is not None else None
+    if not found:
+        return
+    used = set(draft.modules())
+    folder = config.speculative_config.draft_model_config.model
+    names = sorted(name for name, module in found if module in used)
+    if not names:
+        return
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    raise ValueError(
+        f"the draft's files of weights in {folder} have nothing, or a part, for "
+        f"{', '.join(names[:MOST_NAMED])}{more}, which its config.json promises: the draft would "
+        "compute with memory that nobody wrote. Possible: files with all weights of the class "
+        "that config.json names. Change: download the draft again, or correct its config.json "
+        "or the method of --speculative-config."
+    )
