@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from mkv_ascend import host_versions
@@ -13,8 +14,10 @@ from mkv_ascend.checks import about_connectors, about_dense_targets, about_lengt
 from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.checks.chunked_attention import chunks
 from mkv_ascend.checks.facts import ServeFacts
+from mkv_ascend.checks.model import ModelFacts
 from mkv_ascend.checks.refusal import Refusal
 from mkv_ascend.checks.unserved_family import unserved
+from mkv_ascend.layout.kind import Role
 
 __all__ = ["CHECKS"]
 
@@ -24,6 +27,8 @@ PACKING = "VLLM_RAY_DP_PACK_STRATEGY"
 """vLLM's variable that says how ray places the copies of --data-parallel-size."""
 UNSTABLE = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4"})
 """Model types that vLLM refuses in float16, and changes to bfloat16 where none is asked for."""
+OF_TASK = re.compile(r"(For[A-Z]\w*|(Chat|LMHead|Embedding|Classification|Reward)?Model)$")
+"""How names of classes end that say what a model is for."""
 LEAST = {
     "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
@@ -283,6 +288,30 @@ def family(facts: ServeFacts) -> Iterator[Refusal]:
                 "family", found.reason(model.name, facts.dtype), found.possible, found.change
             )
             return  # A target's own drafting layers are of the same family.
+        if (name := _class_that_vllm_lacks(facts, model)) is not None:
+            yield Refusal(
+                "family",
+                f"{model.name} is of the class {name}, which {host_versions.vllm()} does not have",
+                "models of a class that it has, or that transformers computes for it",
+                "choose another model, or a vLLM that has the class",
+            )
+
+
+def _class_that_vllm_lacks(facts: ServeFacts, model: ModelFacts) -> str | None:
+    """The class of a model that the installed vLLM cannot run; None where it can, or may."""
+    names, known = model.architectures, host_versions.model_classes()
+    method = None if facts.speculation is None else facts.speculation.method
+    if facts.rules is None or not host_versions.runs_vllm(facts.rules.vllm) or not known:
+        return None
+    if model.role is Role.DRAFT and method != "draft_model":
+        return None  # ``about_draft_class`` says which class the method makes.
+    if not names or model.values.get("auto_map") or facts.engine.get("model_impl") is not None:
+        return None
+    # vLLM takes a class of generation for one of another task: FooForCausalLM for FooModel.
+    stems = {OF_TASK.sub("", name) for name in names}
+    if any(name in names or OF_TASK.sub("", name) in stems for name in known):
+        return None
+    return None if host_versions.transformers_computes(names[0]) else names[0]
 
 
 def adapters(facts: ServeFacts) -> Iterator[Refusal]:

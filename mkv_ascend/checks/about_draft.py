@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from mkv_ascend import host_versions
 from mkv_ascend.checks import (
     about_blocks,
+    about_draft_class,
     about_draft_graphs,
     about_draft_inputs,
     about_draft_options,
@@ -17,6 +18,7 @@ from mkv_ascend.checks import (
     about_logits_processors,
     about_pipeline,
     about_shares,
+    about_weights,
     delta_attention,
 )
 from mkv_ascend.checks.about_draft_options import method_and_draft
@@ -317,21 +319,38 @@ def states_for_heads(facts: ServeFacts) -> Iterator[Refusal]:
             "its own MTP layer (method mtp), or a draft model",
             "choose one of these",
         )
-    depths, last = (
-        pair[1].text.get("eagle_aux_hidden_state_layer_ids"),
-        facts.target.number("num_hidden_layers"),
-    )
-    if not isinstance(depths, list) or last is None:
-        return
-    beyond = [depth for depth in depths if type(depth) is not int or not 0 <= depth <= last]
-    if beyond:
-        yield Refusal(
-            "head-depths",
-            f"eagle_aux_hidden_state_layer_ids of {pair[1].name} has {beyond}, and "
-            f"{facts.target.name} has {last} layers",
-            f"depths from 0 to {last}",
-            "set them to the depths that the head was trained with, for this target",
-        )
+    last = facts.target.number("num_hidden_layers")
+    for name, depths in _depths(pair[1]):
+        first = -1 if name in OF_OUTPUTS else 0
+        most = None if last is None else last + first
+        beyond = [
+            depth
+            for depth in depths
+            if type(depth) is not int or depth < first or (most is not None and depth > most)
+        ]
+        twice = [depth for index, depth in enumerate(depths) if depth in depths[:index]]
+        if beyond or twice:
+            found = f"{beyond}, and" if beyond else f"{twice} twice, and a depth is handed on once;"
+            yield Refusal(
+                "head-depths",
+                f"{name} of {pair[1].name} has {found} {facts.target.name} has {last} layers",
+                f"numbers from {first} to {most}, each once",
+                "set them to the depths that the head was trained with, for this target",
+            )
+
+
+OF_OUTPUTS = ("target_layer_ids", "dspark_target_layer_ids")
+"""Lists of layers whose output a head reads; others are of what goes into a layer."""
+
+
+def _depths(draft: ModelFacts) -> Iterator[tuple[str, list[object]]]:
+    """Lists of what a head reads of its target, by the names that vLLM reads."""
+    parts = [draft.text, *(draft.text.get(f"{name}_config") for name in ("eagle", "dflash"))]
+    for part in parts:
+        for name in ("eagle_aux_hidden_state_layer_ids", *OF_OUTPUTS):
+            depths = part.get(name) if isinstance(part, Mapping) else None
+            if isinstance(depths, list):
+                yield name, depths
 
 
 def room_for_drafts(facts: ServeFacts) -> Iterator[Refusal]:
@@ -356,6 +375,7 @@ def room_for_drafts(facts: ServeFacts) -> Iterator[Refusal]:
 
 
 CHECKS = (
+    *(*about_draft_class.CHECKS, *about_weights.CHECKS),
     *(tokens_per_step, *about_pipeline.CHECKS, ranks_of_draft, experts),
     *(vocabulary, hidden_size, own_predictor, states_of_target, states_of_draft, length_of_draft),
     *(*about_blocks.CHECKS, states_for_heads, room_for_drafts, *about_draft_inputs.CHECKS),

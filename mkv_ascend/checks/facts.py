@@ -128,6 +128,8 @@ class ServeFacts:
     """Of the host that would run the command; None where vLLM has made a configuration on it."""
     runner: str = "v1"
     """vLLM's model runner, of the adapter's ``RUNNERS``."""
+    loads_weights: bool = False
+    """Whether an engine starts next; else the files of weights need not be there."""
 
     def whole(self, name: str, default: int) -> int:
         """A whole number of the command."""

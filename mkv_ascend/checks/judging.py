@@ -55,16 +55,23 @@ def refusals(facts: ServeFacts) -> tuple[Refusal, ...]:
 
 
 def judge(
-    engine: Mapping[str, Any], device: DeviceFacts, rules: HostRules, runner: str = "v1"
+    engine: Mapping[str, Any],
+    device: DeviceFacts,
+    rules: HostRules,
+    runner: str = "v1",
+    *,
+    loads_weights: bool = False,
 ) -> tuple[ServeFacts, str]:
     """Facts and plan of a command that can be served, and why there is no plan where there is none.
 
-    ``runner``: vLLM's model runner that would run it, "v1" or "v2".
+    ``runner``: vLLM's model runner that would run it, "v1" or "v2". ``loads_weights``: whether an
+    engine starts next.
 
     Raises:
         RefusedError: with every refusal that can be told.
     """
-    facts = replace(gather(with_model_folders(engine), device, rules), runner=runner)
+    facts = gather(with_model_folders(engine), device, rules)
+    facts = replace(facts, runner=runner, loads_weights=loads_weights)
     found = refusals(facts)
     if found:
         # Planning would say the same in other words.

@@ -167,7 +167,9 @@ class ModelFacts:
         latent = self.number("kv_lora_rank")
         if latent is not None:
             return latent + (self.number("qk_rope_head_dim") or 0)
-        size, width, heads = map(self.number, ("head_dim", "hidden_size", "num_attention_heads"))
+        # Zamba2 calls it so; its heads are twice as wide as those of other models.
+        size = self.number("attention_head_dim") or self.number("head_dim")
+        width, heads = self.number("hidden_size"), self.number("num_attention_heads")
         if size is not None or width is None or heads is None:
             return size
         return width // heads

@@ -59,6 +59,8 @@ QWEN3_VL: dict[str, Any] = {
     },
 }
 """Qwen3-VL-8B."""
+DFLASH: dict[str, Any] = {"architectures": ["DFlashDraftModel"], "num_hidden_layers": 1}
+"""A head of method dflash."""
 MIMO_V2: dict[str, Any] = {
     "architectures": ["MiMoV2FlashForCausalLM"],
     "model_type": "mimo_v2_flash",
@@ -145,6 +147,15 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "fp8": ("Llama-3.1-8B", {"quantization_config": {"quant_method": "fp8"}}),
+    "zamba2": (
+        "Llama-3.1-8B",
+        {
+            "architectures": ["Zamba2ForCausalLM"],
+            "model_type": "zamba2",
+            "hidden_size": 2560,
+            "attention_head_dim": 160,
+        },
+    ),
     "heads-72": ("Llama-3.1-8B", {"head_dim": 72}),
     "odd-vocabulary": ("Llama-3.1-8B", {"vocab_size": 32001}),
     "no-heads": ("Llama-3.1-8B", {"num_attention_heads": -4}),
@@ -170,15 +181,16 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "all-windows-head": (
         "Llama-3.1-8B",
-        {"num_hidden_layers": 1, "dflash_config": {"use_swa": True, "swa_window_size": 512}},
+        {**DFLASH, "dflash_config": {"use_swa": True, "swa_window_size": 512}},
     ),
     "endless-windows-head": (
         "Llama-3.1-8B",
-        {"num_hidden_layers": 1, "dflash_config": {"use_swa": True}},
+        {**DFLASH, "dflash_config": {"use_swa": True}},
     ),
     "mixed-head": (
         "Llama-3.1-8B",
         {
+            **DFLASH,
             "num_hidden_layers": 2,
             "layer_types": ["sliding_attention", "full_attention"],
             "sliding_window": 512,

@@ -50,6 +50,7 @@ MODELS = (
     ),
     one("fp8 weights", "weight-format", "{fp8}", says=("fp8", "Ascend A5")),
     one("heads of 72", "backend", "{heads-72}", says="head sizes are"),
+    one("heads of Zamba2", "backend", "{zamba2}", says="160"),
     one("float32", "dtype", LLAMA, "--dtype", "float32", says="bfloat16"),
     one("DeepSeek-V4 in half", "dtype", "{v4}", *OWN_PROCESS, "--dtype", "half", says="is float16"),
 )
@@ -181,6 +182,12 @@ DRAFTS = (
     one("the documented example", "vocabulary", "{DeepSeek-V3}", *spec("{gpt-oss-20b}")),
     one("no own predictor", "mtp", LLAMA, *spec(None, method="mtp")),
     one("a narrow head", "hidden-size", LLAMA, *spec("{eagle-narrow}", method="eagle")),
+    one(
+        "an EAGLE-3 head as MTP layers",
+        "draft-class",
+        *(LLAMA, *spec("{eagle3-8x128}", method="mtp")),
+        says="an EAGLE-3 head",
+    ),
     one("depths beyond", "head-depths", LLAMA, *spec("{eagle3-deep}", method="eagle3"), says="99"),
     one(
         "eagle3 over DeepSeek-V4",
@@ -201,7 +208,12 @@ DRAFTS = (
     one(
         "draft without attention", "draft-states", LLAMA, *spec("{mamba-only}"), says="no attention"
     ),
-    one("recurrent head", "draft-states", LLAMA, *spec("{lfm2-draft}", method="eagle")),
+    Mistake(
+        "recurrent head",
+        (LLAMA, *spec("{lfm2-draft}", method="eagle")),
+        ("draft-class", "draft-states"),
+        ("EagleLfm2ForCausalLM",),
+    ),
     one(
         "recurrent draft in parallel",
         "recurrent-draft-option",
@@ -289,7 +301,7 @@ DRAFTS = (
         "dflash in contexts",
         "dflash",
         LLAMA,
-        *spec("{llama-draft}", method="dflash"),
+        *spec("{dflash}", method="dflash"),
         *("-tp", "2"),
         "-pcp",
         "2",

@@ -141,7 +141,7 @@ FAMILIES = (
         "dflash, a vocabulary that ranks split",
         "dflash",
         LLAMA,
-        *spec("{llama-draft}", method="dflash"),
+        *spec("{dflash}", method="dflash"),
         *SPLIT,
         says="lmhead_tensor_parallel_size",
     ),

@@ -53,7 +53,7 @@ WINDOWS = (
         "window of masks",
         "draft-window",
         LLAMA,
-        *spec("{llama-draft}", method="dflash"),
+        *spec("{dflash}", method="dflash"),
         *WINDOW,
         says="of their own config.json alone",
     ),

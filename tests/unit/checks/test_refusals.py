@@ -19,6 +19,8 @@ from tests.support.mistakes import MISTAKES
 REPOSITORY = Path(__file__).resolve().parents[3]
 UNTRIED = {"draft-adapter", "draft-caches", "draft-option", "executor", "kept-states", "runner"}
 """Codes of test_draft_options.py, test_speculation.py, test_host_rules.py and test_runner_v2.py."""
+UNTRIED |= {"weights"}
+"""Of test_weight_files.py, because models of mistakes have no weights."""
 
 
 def codes_in_the_code() -> set[str]:

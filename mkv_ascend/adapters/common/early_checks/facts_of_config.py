@@ -144,6 +144,7 @@ def engine_of_layers(config: VllmConfig) -> dict[str, Any]:
 def _speculation(speculative: SpeculativeConfig, target: ModelConfig) -> SpeculationFacts:
     ranks, draft = speculative.draft_parallel_config, speculative.draft_model_config
     options = {
+        "method": speculative.method,
         "draft_tensor_parallel_size": None if ranks is None else ranks.tensor_parallel_size,
         "disable_padded_drafter_batch": speculative.disable_padded_drafter_batch,
         "parallel_drafting": speculative.parallel_drafting,

@@ -82,7 +82,8 @@ def check(arguments: Any) -> bool:
     host = adapter()
     runner = runner_of(os.environ, host.RUNNERS)
     try:
-        judge(with_variables(engine, os.environ, host.RULES), devices(), host.RULES, runner)
+        asked = with_variables(engine, os.environ, host.RULES)
+        judge(asked, devices(), host.RULES, runner, loads_weights=True)
     except RefusedError as error:
         refuse(error)
     return True
@@ -114,8 +115,10 @@ def _say_what_vllm_says(error: Exception) -> NoReturn:
     # pydantic's text repeats all of its input; each of its errors has a message.
     listed = error.errors() if hasattr(error, "errors") else ()
     words = "; ".join(str(one["msg"]).removeprefix("Value error, ") for one in listed)
+    # 300 names of classes.
+    words, _, _ = (words or str(error)).partition(" Supported architectures:")
     raise StartUpRefused(
         f"vLLM {version('vllm')} or vllm-ascend {version('vllm-ascend')} refuses this "
-        f"configuration: {(words or str(error)).rstrip('. ')}. "
+        f"configuration: {words.rstrip('. ')}. "
         "VLLM_LOGGING_LEVEL=DEBUG shows where"
     ) from None
