@@ -7,6 +7,7 @@ Run each command on the emulated NPU, or as it is on an Ascend host:
     mkv-ascend emulate --strict --float32-compute -- python -m reliability load --pair mla
     mkv-ascend emulate --strict --float32-compute -- python -m reliability faults --count 10
     mkv-ascend emulate --strict --float32-compute -- python -m reliability fuzz
+    mkv-ascend emulate --strict --float32-compute -- python -m reliability pairs --count 12
     mkv-ascend emulate --strict --float32-compute -- python -m reliability bookkeeping
     mkv-ascend emulate --strict --float32-compute -- python -m reliability started
 
@@ -25,7 +26,17 @@ import signal
 import sys
 
 from benchmarks.host import add_runner_option, require_runner
-from reliability import bookkeeping, configurations, engines, faults, fuzz, load, plans, started
+from reliability import (
+    bookkeeping,
+    configurations,
+    engines,
+    faults,
+    fuzz,
+    load,
+    pairs,
+    plans,
+    started,
+)
 
 COMMANDS = {
     "bookkeeping": bookkeeping,
@@ -34,6 +45,7 @@ COMMANDS = {
     "faults": faults,
     "fuzz": fuzz,
     "load": load,
+    "pairs": pairs,
     "plans": plans,
     "started": started,
 }

@@ -24,6 +24,7 @@ from typing import Any
 from tests.support import graph_replays, recorded_proposals
 from tests.support.preemption import PreemptionForcer
 from tests.support.programs import HANG_SECONDS, run_printing_to
+from tests.support.recorded_proposals import VerifyStep
 from tests.support.reference import DraftProposal
 
 PROGRAM = "tests.support.engine"
@@ -54,6 +55,7 @@ class Scenario:
         record_drafts: record every proposal; needs synchronous scheduling, which it sets. With
             asynchronous scheduling, which pipeline stages of model runner V2 have and ``engine``
             may ask for, a worker records them.
+        record_steps: record what each step verified and gave, with synchronous scheduling.
         judged_after: proposals after which a draft is judged by what is accepted; None: as usual.
         force_preemption: hold back free blocks until a request is preempted (see ``preemption``).
     """
@@ -75,6 +77,7 @@ class Scenario:
     capture_sizes: tuple[int, ...] = (1, 2, 4, 8)
     traced: bool = False
     record_drafts: bool = False
+    record_steps: bool = False
     judged_after: int | None = None
     force_preemption: bool = False
 
@@ -116,7 +119,7 @@ class Scenario:
             arguments["additional_config"] = {"mkv_ascend": self.mkv_ascend}
         if self.drafts_stay_in_workers:
             arguments["worker_extension_cls"] = recorded_proposals.IN_WORKERS
-        elif self.record_drafts:
+        elif self.record_drafts or self.record_steps:
             arguments["async_scheduling"] = False
         return {**arguments, **self.engine}
 
@@ -133,12 +136,13 @@ class Result:
     """What one engine did.
 
     Attributes:
-        tokens: generated token ids per prompt, one list per repeat and prompt.
+        tokens: generated token ids per prompt, one list per repeat, prompt and choice.
         logprobs: of the generated tokens, where asked for by ``sampling``; same shape.
         cached_tokens: prompt tokens taken from the prefix cache, per repeat and prompt.
         num_drafts, num_draft_tokens: proposals, and tokens in them that were verified.
         accepted_per_position: how often the token at each draft position was accepted.
         proposals: every proposal, when recorded.
+        steps: what each step verified and gave each request, when recorded.
         draft_replays: proposals that were replayed from a graph, ours or, with model runner V2, the
             host's own.
         draft_passes: of the draft's model, for proposals, in a graph or not.
@@ -160,6 +164,7 @@ class Result:
     num_draft_tokens: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     proposals: list[DraftProposal] = field(default_factory=list)
+    steps: list[VerifyStep] = field(default_factory=list)
     layers: list[dict[str, Any]] = field(default_factory=list)
     draft_replays: int = 0
     draft_passes: int = 0
@@ -225,7 +230,8 @@ def run(scenario: Scenario, timeout: float = HANG_SECONDS) -> Result:
             raise EngineFailedError(log[-6000:])
         fields = json.loads(answer.read_text())
     proposals = [DraftProposal(**proposal) for proposal in fields.pop("proposals")]
-    return Result(proposals=proposals, log=log, **fields)
+    steps = [VerifyStep(**step) for step in fields.pop("steps")]
+    return Result(proposals=proposals, steps=steps, log=log, **fields)
 
 
 def _metrics(llm: Any) -> dict[str, Any]:
@@ -264,7 +270,7 @@ def _judge_drafts_after(proposals: int) -> None:
 def _execute(scenario: Scenario) -> Result:
     if scenario.graphs is not None and not scenario.traced:
         _do_not_trace()
-    if scenario.record_drafts and runs_v2(scenario.environment):
+    if (scenario.record_drafts or scenario.record_steps) and runs_v2(scenario.environment):
         recorded_proposals.hand_over_drafts()
     if scenario.judged_after is not None:
         _judge_drafts_after(scenario.judged_after)
@@ -279,6 +285,7 @@ def _execute(scenario: Scenario) -> Result:
     llm = LLM(**scenario.engine_arguments())
     core = llm.llm_engine.engine_core.engine_core
     proposals = recorded_proposals.begin(llm, scenario)
+    steps = recorded_proposals.verify_steps(core.scheduler) if scenario.record_steps else []
     target_replays = graph_replays.of_target(core.model_executor)
     host_replays = graph_replays.of_host_proposals(core.model_executor)
     forcer = PreemptionForcer(core.scheduler) if scenario.force_preemption else None
@@ -290,13 +297,14 @@ def _execute(scenario: Scenario) -> Result:
     per_position = metrics.get("vllm:spec_decode_num_accepted_tokens_per_pos") or []
     platform, replays = type(current_platform), _draft_replays(llm)
     return Result(
-        tokens=[list(output.outputs[0].token_ids) for output in outputs],
-        logprobs=[_chosen_logprobs(output.outputs[0]) for output in outputs],
+        tokens=[list(one.token_ids) for output in outputs for one in output.outputs],
+        logprobs=[_chosen_logprobs(one) for output in outputs for one in output.outputs],
         cached_tokens=[output.num_cached_tokens or 0 for output in outputs],
         num_drafts=int(metrics.get("vllm:spec_decode_num_drafts") or 0),
         num_draft_tokens=int(metrics.get("vllm:spec_decode_num_draft_tokens") or 0),
         accepted_per_position=[int(count) for count in per_position],
         proposals=proposals(),
+        steps=steps,
         layers=_layers(llm),
         draft_replays=replays["replays"] + len(host_replays),
         draft_passes=replays["passes"],

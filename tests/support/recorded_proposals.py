@@ -16,6 +16,40 @@ NUM_SAMPLED = 4
 """Where ``propose`` has how many tokens were sampled for each request, behind the batch."""
 
 
+@dataclasses.dataclass(frozen=True)
+class VerifyStep:
+    """What a step made of one request: token ids, the context without what it verified.
+
+    Attributes:
+        context: accepted so far.
+        drafted: draft tokens that the target verified.
+        sampled: those of them that it accepted, and its own behind them; before any cut.
+    """
+
+    context: list[int]
+    drafted: list[int]
+    sampled: list[int]
+
+
+def verify_steps(scheduler: Any) -> list[VerifyStep]:
+    """Note what each step gives each request, before the scheduler looks at stops and lengths."""
+    noted: list[VerifyStep] = []
+    take = scheduler.update_from_output
+
+    def noting(scheduled: Any, made: Any) -> Any:
+        drafted = scheduled.scheduled_spec_decode_tokens
+        for name, index in made.req_id_to_index.items():
+            request = scheduler.requests.get(name)
+            sampled = made.sampled_token_ids[index] if made.sampled_token_ids else []
+            if request is not None and not request.is_finished() and len(sampled):
+                context = list(request.all_token_ids)
+                noted.append(VerifyStep(context, [*drafted.get(name, ())], [*map(int, sampled)]))
+        return take(scheduled, made)
+
+    scheduler.update_from_output = noting
+    return noted
+
+
 def begin(llm: Any, scenario: Any) -> Callable[[], list[DraftProposal]]:
     """Note the proposals of an ``engine.Scenario`` from now on; what is given gives them."""
     if scenario.drafts_stay_in_workers:

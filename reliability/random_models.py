@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny models of any class that vLLM and transformers have, with random weights that matter.
+
+Each matrix keeps the size of what it is given, those of queries and keys enlarge it, so that a
+query attends to few keys. The output matrix follows the last token to a degree: two models that
+share nothing but this agree on some of their tokens, and drafts are accepted.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.tiny_models.tokenizer import (
+    BOS_TOKEN_ID,
+    EOS_TOKEN_ID,
+    NUM_BYTES,
+    PAD_TOKEN_ID,
+    VOCABULARY_SIZE,
+    build_tokenizer,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_POSITIONS = 1024
+PROBED = 48
+"""Tokens of a context that power and rounding are measured with."""
+LEAST_POWER = 0.1
+"""Share of single tokens whose removal changes the argmax, below which a model judges nothing."""
+ENOUGH_POWER = 0.25
+"""With which no stronger weights are tried."""
+LEAST_GAP, ROUNDINGS = 1e-3, 10
+"""Lead of a logit under which it decides nothing: this, or so many times what weights change it by
+that differ by ``ROUNDED``, some roundings of float32."""
+ROUNDED = 5e-7
+BFLOAT16_ROUNDINGS = 4
+
+# Names that configuration classes give to the same size.
+_HIDDEN = ("hidden_size", "n_embd", "d_model")
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_KEY_HEADS = ("num_key_value_heads", "num_kv_heads")
+_WIDTHS = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "block_ff_dim")
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
+_FIXED: dict[str, Any] = {
+    "vocab_size": VOCABULARY_SIZE,
+    "bos_token_id": BOS_TOKEN_ID,
+    "eos_token_id": EOS_TOKEN_ID,
+    "pad_token_id": PAD_TOKEN_ID,
+    "tie_word_embeddings": False,
+    "sliding_window": 32,
+    "attention_multiplier": 0.125,
+    # Experts.
+    "num_experts": 4,
+    "n_routed_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_topk": 2,
+    "n_shared_experts": 1,
+    "num_shared_experts": 1,
+    "num_shared_expert": 1,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "shared_intermediate_size": 64,
+    "moe_shared_expert_intermediate_size": 64,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    # MLA.
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    # States.
+    "chunk_size": 16,
+    "mamba_chunk_size": 16,
+    "state_size": 32,
+    "ssm_state_size": 32,
+    "mamba_d_state": 32,
+    "mamba_d_head": 64,
+    "mamba_head_dim": 64,
+    "n_groups": 1,
+    "mamba_n_groups": 1,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    # Others.
+    "word_embed_proj_dim": None,
+    "query_pre_attn_scalar": 64,
+}
+_ENLARGED = re.compile(
+    r"(^|[._])(q|k|q_b|qkv|query|key|query_key_value|Wqkv|c_attn|qkv_proj|q_proj|k_proj|q_b_proj"
+    r"|kv_b_proj|q_norm|k_norm|q_layernorm|k_layernorm|query_layernorm|key_layernorm)([._]|$)"
+)
+_ADDS_ATTENTION = re.compile(r"(attn|attention|mixer|conv)\w*\.(o_proj|out_proj|dense|c_proj)")
+_GAIN = 1.7
+
+
+@dataclass(frozen=True)
+class RandomModel:
+    """A checkpoint, and how well it judges.
+
+    Attributes:
+        folder: of the checkpoint.
+        family: transformers' ``model_type``.
+        power: share of single tokens whose removal changes the argmax.
+        gaps: dtype of an engine -> lead of a logit under which it decides nothing.
+    """
+
+    folder: str
+    family: str
+    power: float
+    gaps: dict[str, float]
+
+
+def families() -> list[str]:
+    """``model_type`` of each text class that the installed vLLM and transformers both have."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from vllm.model_executor.models.registry import _TEXT_GENERATION_MODELS
+
+    return [
+        name
+        for name, classes in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()
+        if {classes} & _TEXT_GENERATION_MODELS.keys()
+    ]
+
+
+def write_random_model(folder: Path, family: str, seed: str) -> RandomModel:
+    """Write the model of ``family`` that ``seed`` draws into ``folder``.
+
+    Raises:
+        ValueError: its class has no tiny form here.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    chance = random.Random(f"{seed} {family}")
+    torch.manual_seed(chance.randrange(2**31))
+    try:
+        model = AutoModelForCausalLM.from_config(
+            tiny_config(family, chance), attn_implementation="eager", dtype=torch.float32
+        ).eval()
+    except Exception as error:
+        raise ValueError(f"{family} has no tiny form here: {error}") from error
+    share = chance.choice((0.3, 0.45, 0.6))
+    contexts = [_context(chance) for _ in range(2)]
+    made = [weight.detach().clone() for weight in model.parameters()]
+    for embedded, attended in ((0.5, 2.0), (0.1, 2.0), (0.1, 4.0)):
+        fill(model, made, embedded, attended)
+        follow_tokens(model, share, chance)
+        power = removal_power(model, contexts)
+        if power >= ENOUGH_POWER:
+            break
+    gaps = measured_gaps(model, contexts)
+    model.config.architectures = [type(model).__name__]
+    model.save_pretrained(folder)
+    build_tokenizer(MAX_POSITIONS).save_pretrained(folder)
+    return RandomModel(str(folder), family, power, gaps)
+
+
+def tiny_config(family: str, chance: random.Random) -> Any:
+    """A configuration of ``family`` of the smallest sizes that Ascend's operators document."""
+    from transformers import AutoConfig
+
+    known = AutoConfig.for_model(family).to_dict()
+    heads = chance.choice((2, 4))
+    sizes: dict[str, Any] = {
+        **_of(_HEADS, heads),
+        **_of(_KEY_HEADS, chance.choice([n for n in (1, 2, 4) if n <= heads])),
+        **_of(_LAYERS, chance.choice((2, 2, 3))),
+        **_of(_WIDTHS, 128),
+        **_of(_POSITIONS, MAX_POSITIONS),
+        "head_dim": 64,
+        **_FIXED,
+    }
+    hidden = chance.choice((128, 256)) if "head_dim" in known else 64 * heads
+    sizes |= _of(_HIDDEN, hidden)
+    if "kv_lora_rank" in known:
+        sizes |= {**_of(_KEY_HEADS, heads), "q_lora_rank": chance.choice((None, 128))}
+        sizes.pop("head_dim")
+    inner = 2 * hidden // 64
+    sizes |= {"mamba_n_heads": inner, "mamba_num_heads": inner, "mamba_d_ssm": 2 * hidden}
+    if family == "mamba2":
+        sizes["num_heads"] = inner
+    if types := known.get("layer_types"):
+        sizes["layer_types"] = _layer_types(chance, list(dict.fromkeys(types)), sizes["n_layer"])
+    rope = known.get("rope_parameters")
+    if isinstance(rope, dict) and rope.get("rope_type") == "default":
+        sizes["rope_parameters"] = {**rope, "rope_theta": chance.choice((500.0, 1e4, 1e6))}
+    return AutoConfig.for_model(family, **{k: v for k, v in sizes.items() if k in known})
+
+
+def fill(model: Any, made: Iterable[torch.Tensor], embedded: float, attended: float) -> None:
+    """Draw all weights anew: none is zero or one, as some are where a class makes them.
+
+    Args:
+        model: of transformers.
+        made: its weights as its class makes them.
+        embedded: standard deviation of embeddings, which else outweigh what attention adds.
+        attended: how much more attention adds than what it is given.
+    """
+    import torch
+
+    with torch.no_grad():
+        for (name, weight), before in zip(model.named_parameters(), made, strict=True):
+            gain = _GAIN if _ENLARGED.search(name) else 1.0
+            gain = attended if _ADDS_ATTENTION.search(name) else gain
+            if weight.dim() == 1:
+                spread = 0.2 * torch.randn_like(weight)
+                weight.copy_(spread if "bias" in name else gain * (before + spread))
+            elif "embed" in name or name.endswith("wte.weight") or "word_embeddings" in name:
+                torch.nn.init.normal_(weight, 0, embedded)
+            else:
+                torch.nn.init.normal_(weight, 0, gain * weight[0].numel() ** -0.5)
+            weight.copy_(weight.bfloat16())
+
+
+def follow_tokens(model: Any, share: float, chance: random.Random) -> None:
+    """Let the output matrix name, at ``share`` of all places, a token given by the last one.
+
+    Which one is given to which is the same in all models, so that they agree there.
+    """
+    import torch
+
+    output, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if output is None or output.weight is embeddings.weight:
+        return
+    following = torch.tensor(successors())
+    tokens = torch.tensor([_context(chance) for _ in range(2)])
+    pull = torch.zeros_like(output.weight)
+    pull[following] = embeddings.weight.detach()[:, : pull.shape[1]]
+    states: list[torch.Tensor] = []
+    hook = output.register_forward_hook(lambda _, given, made: states.append(given[0]))
+    with torch.inference_mode():
+        model(input_ids=tokens, use_cache=False)
+        hook.remove()
+        plain, pulled = states[0] @ output.weight.T, states[0] @ pull.T
+        strength = 0.0
+        for step in range(1, 60):
+            strength = 0.05 * 1.15**step
+            chosen = (plain + strength * pulled).argmax(-1)
+            if float((chosen == following[tokens]).float().mean()) >= share:
+                break
+    with torch.no_grad():
+        # Logits keep the size that a gap is measured in.
+        output.weight += strength * pull
+        output.weight /= (plain + strength * pulled).std()
+        output.weight.copy_(output.weight.bfloat16())
+
+
+def successors() -> list[int]:
+    """For each token the one that follows it most often: one round through all of them."""
+    order = list(range(VOCABULARY_SIZE))
+    random.Random("successors").shuffle(order)
+    following = dict(zip(order, [*order[1:], order[0]], strict=True))
+    return [following[token] for token in range(VOCABULARY_SIZE)]
+
+
+def removal_power(model: Any, contexts: Iterable[Sequence[int]]) -> float:
+    """Share of single tokens that no later one attends to, for which the argmax is another."""
+    import torch
+
+    changed, total = 0, 0
+    for context in contexts:
+        removed = range(0, len(context) - 1, 2)
+        rows = len(removed)
+        tokens = torch.tensor([list(context)]).expand(rows + 1, -1)
+        mask = torch.ones_like(tokens)
+        mask[range(rows), removed] = 0
+        with torch.inference_mode():
+            made = model(input_ids=tokens, attention_mask=mask, use_cache=False).logits[:, -1]
+        choices = made.argmax(-1)
+        changed += int((choices[:-1] != choices[-1]).sum())
+        total += rows
+    return changed / total
+
+
+def measured_gaps(model: Any, contexts: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Leads of a logit that decide nothing: several times what rounding changes of any.
+
+    For float32 weights are changed by some roundings of it; in bfloat16 matrices are multiplied.
+    """
+    import torch
+
+    tokens = torch.tensor([list(one) for one in contexts])
+    kept = [weight.detach().clone() for weight in model.parameters()]
+    with torch.no_grad():
+        made = model(input_ids=tokens, use_cache=False).logits
+        for weight in model.parameters():
+            weight *= 1 + ROUNDED * torch.randn_like(weight)
+        changed = model(input_ids=tokens, use_cache=False).logits
+        for weight, before in zip(model.parameters(), kept, strict=True):
+            weight.copy_(before)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            coarse = model(input_ids=tokens, use_cache=False).logits.float()
+    fine, rough = float((made - changed).abs().max()), float((made - coarse).abs().max())
+    return {"float32": max(LEAST_GAP, ROUNDINGS * fine), "bfloat16": BFLOAT16_ROUNDINGS * rough}
+
+
+def _layer_types(chance: random.Random, known: list[str], count: int) -> list[str]:
+    """Of any order; one layer at least sees all tokens if its class has such layers."""
+    drawn = [chance.choice(known) for _ in range(count)]
+    whole = [name for name in known if name in ("full_attention", "attention")]
+    if whole and whole[0] not in drawn:
+        drawn[chance.randrange(count)] = whole[0]
+    return drawn
+
+
+def _of(names: Iterable[str], value: Any) -> dict[str, Any]:
+    return dict.fromkeys(names, value)
+
+
+def _context(chance: random.Random) -> list[int]:
+    return [chance.randrange(NUM_BYTES) for _ in range(PROBED)]
