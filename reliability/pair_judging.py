@@ -86,7 +86,7 @@ class Judge:
         found = Judgement()
         self._judge_tokens(found, scenario, result)
         self._judge_steps(found, scenario, result)
-        longest = int(scenario.engine_arguments()["max_model_len"])
+        longest = int(scenario.engine["max_model_len"])
         for proposal in result.proposals:
             # Tokens past the longest context are left out: no position is left for them.
             tokens = proposal.tokens[: longest - len(proposal.context)]
@@ -191,7 +191,7 @@ def looked_up(context: list[int]) -> list[int]:
 
 def wrong_length(scenario: Scenario, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[str]:
     """Whether an answer is shorter or longer than its limits say."""
-    longest = int(scenario.engine_arguments()["max_model_len"])
+    longest = int(scenario.engine["max_model_len"])
     wanted = min(scenario.max_tokens, longest - len(prompt))
     stops = {*scenario.sampling.get("stop_token_ids", ())}
     stops |= {ord(word) for word in scenario.sampling.get("stop", ())}

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.host import RUNNERS
+from benchmarks.host import RUNNERS, installed
 from benchmarks.matrix import refusals
 from benchmarks.matrix.running import FAILS, REFUSED, WORKS
 from reliability.pair_judging import LONGEST, SHORTEST, Judge, Judgement, rows_of
@@ -30,8 +30,8 @@ from tests.support import engine
 from tests.support.stock import STOCK
 from tests.support.tiny_models.tokenizer import NUM_BYTES
 
-HOST = "host"
-"""Verdict of a pair that is wrong, or fails, in the same way without the plugin."""
+HOST, UNJUDGED = "host", "not judged"
+"""Verdicts of pairs that fail without the plugin, too, and of those without enough power."""
 TRIES = 8
 """Families drawn for a model, until one has a tiny form whose tokens depend on single keys."""
 NGRAM = "ngram"
@@ -113,13 +113,17 @@ def _numbers(asked: argparse.Namespace) -> range:
 
 
 def _kept_or_judged(number: int, asked: argparse.Namespace) -> Verdict:
-    kept = asked.keep / f"{asked.runner}-{asked.seed}-{number}.json" if asked.keep else None
+    name = f"{installed()}-{asked.runner}-{asked.seed}-{number}.json"
+    kept = asked.keep / name if asked.keep else None
     if kept is not None and kept.exists():
         return Verdict(**json.loads(kept.read_text(encoding="utf-8")))
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        pair = draw(number, asked, Path(folder))
-        verdict = replace(judged(pair, asked), seconds=round(time.monotonic() - began, 1))
+        try:
+            verdict = judged(draw(number, asked, Path(folder)), asked)
+        except LookupError as error:
+            verdict = Verdict(number, f"{number}: no pair", UNJUDGED, str(error))
+        verdict = replace(verdict, seconds=round(time.monotonic() - began, 1))
         rows_of.cache_clear()
     print(f"{verdict.result} in {verdict.seconds:.0f} s  {verdict.case}", file=sys.stderr)
     if verdict.result in (FAILS, HOST):
@@ -138,7 +142,7 @@ def draw(number: int, asked: argparse.Namespace, folder: Path) -> Drawn:
     target = _model(folder / "target", [asked.target] if asked.target else known, chance, seed)
     kind = chance.choice((NGRAM, SAME, OTHER, "any", "any", "any", "any", "any", "any"))
     draft: RandomModel | None = None
-    if asked.draft.draft or kind == "any":
+    if asked.draft or kind == "any":
         of = [asked.draft] if asked.draft else known
         draft = _model(folder / "draft", of, chance, f"{seed} draft")
     elif kind == SAME:
@@ -154,23 +158,25 @@ def _model(folder: Path, known: Sequence[str], chance: random.Random, seed: str)
     for number in range(TRIES):
         family = chance.choice(known)
         try:
-            model = write_random_model(folder, family, f"{seed} {number}")
+            model = write_random_model(folder / str(number), family, f"{seed} {number}")
         except ValueError as error:
             said = str(error)
             continue
         if model.power >= LEAST_POWER:
             return model
         said = f"power of {family} is {model.power:.2f}"
-    raise SystemExit(f"reliability: no model was found in {TRIES} tries, the last: {said}")
+    raise LookupError(f"no model in {TRIES} tries, the last: {said}")
 
 
 def _scenario(
     chance: random.Random, target: RandomModel, draft: RandomModel | None
 ) -> engine.Scenario:
+    measured = all("bfloat16" in model.gaps for model in (target, draft) if model is not None)
+    rounded = chance.random() < 0.15 and measured
     k = chance.choice((1, 2, 3, 4, 5, 6, 8, 11, 15))
     requests = chance.choice((1, 2, 3, 4, 8))
     options: dict[str, Any] = {
-        "dtype": chance.choice(("float32",) * 6 + ("bfloat16",)),
+        "dtype": "bfloat16" if rounded else "float32",
         "max_num_seqs": requests,
         "max_num_batched_tokens": max(requests * (k + 1), chance.choice((48, 64, 200, 512))),
         "max_model_len": chance.choice((150, 260, 400, 512)),

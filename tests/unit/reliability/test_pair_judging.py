@@ -42,6 +42,7 @@ def run(models):
         num_speculative_tokens=K,
         prompts=[PROMPT],
         max_tokens=TOKENS,
+        engine={"max_model_len": 64},
         record_steps=True,
     )
     # The last step is cut by the number of tokens: an engine's is not, and is left out here.
