@@ -34,7 +34,7 @@ PROBED = 48
 """Tokens of a context that power and rounding are measured with."""
 LEAST_POWER = 0.1
 """Share of single tokens whose removal changes the argmax, below which a model judges nothing."""
-ENOUGH_POWER = 0.25
+ENOUGH_POWER = 0.15
 """With which no stronger weights are tried."""
 LEAST_GAP, ROUNDINGS = 1e-3, 10
 """Lead of a logit under which it decides nothing: this, or so many times what weights change it by
@@ -168,7 +168,7 @@ def _write_random_model(folder: Path, family: str, chance: random.Random) -> Ran
     share = chance.choice((0.3, 0.45, 0.6))
     contexts = [_context(chance) for _ in range(2)]
     made = [weight.detach().clone() for weight in model.parameters()]
-    for embedded, attended in ((0.5, 2.0), (0.1, 2.0), (0.1, 4.0)):
+    for embedded, attended in ((0.5, 2.0), (0.3, 2.0), (0.2, 3.0)):
         fill(model, made, embedded, attended)
         follow_tokens(model, share, chance)
         power = removal_power(model, contexts)
@@ -261,12 +261,12 @@ def follow_tokens(model: Any, share: float, chance: random.Random) -> None:
         model(input_ids=tokens, use_cache=False)
         hook.remove()
         plain, pulled = states[0] @ output.weight.T, states[0] @ pull.T
-        strength = 0.0
-        for step in range(1, 60):
-            strength = 0.05 * 1.15**step
+        followed = {}
+        for strength in (0.05 * 1.2**step for step in range(40)):
             chosen = (plain + strength * pulled).argmax(-1)
-            if float((chosen == following[tokens]).float().mean()) >= share:
-                break
+            followed[strength] = min(share, float((chosen == following[tokens]).float().mean()))
+        # The least of those that come nearest to it.
+        strength = max(followed, key=lambda one: followed[one])
     with torch.no_grad():
         # Logits keep the size that a gap is measured in.
         output.weight += strength * pull
