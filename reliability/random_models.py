@@ -105,7 +105,6 @@ _OWN: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": VOCABULARY_SIZE,
     },
     "lfm2": {"tie_word_embeddings": True},
-    "nemotron_h": {"layers_block_type": ["mamba", "attention", "mlp"]},
 }
 """What some families need beside that."""
 _ENLARGED = re.compile(
