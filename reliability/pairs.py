@@ -35,6 +35,7 @@ HOST, UNJUDGED = "host", "not judged"
 TRIES = 8
 """Families drawn for a model, until one has a tiny form whose tokens depend on single keys."""
 NGRAM = "ngram"
+ASCII = 128
 SAME, OTHER = "same weights", "other weights"
 
 
@@ -232,8 +233,9 @@ def _prompts(chance: random.Random, longest: int, *, again: bool) -> list[list[i
 
     ``again``: of few tokens, so that what follows one may be looked up.
     """
-    letters = chance.sample(range(NUM_BYTES), 6) if again else range(NUM_BYTES)
-    common = [chance.randrange(NUM_BYTES) for _ in range(chance.choice((0, 128, 261)))]
+    # Of bytes that are no text vLLM gives those of a prompt with its first token, stops included.
+    letters = chance.sample(range(ASCII), 6) if again else range(ASCII)
+    common = [chance.randrange(ASCII) for _ in range(chance.choice((0, 128, 261)))]
     found: list[list[int]] = []
     for _ in range(chance.randint(1, 6)):
         if found and chance.random() < 0.2:
@@ -251,6 +253,7 @@ def judged(pair: Drawn, asked: argparse.Namespace) -> Verdict:
     result, reason, found = outcome(pair, pair.scenario)
     stock = ""
     if result == FAILS and asked.stock:
+        print(f"{reason}\n  now without the plugin", file=sys.stderr)
         result, stock = _on_stock(pair, reason)
     power = {"target": pair.target.power}
     if pair.draft is not None:

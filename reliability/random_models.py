@@ -159,7 +159,9 @@ def write_random_model(folder: Path, family: str, seed: str) -> RandomModel:
 def _write_random_model(folder: Path, family: str, chance: random.Random) -> RandomModel:
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     torch.manual_seed(chance.randrange(2**31))
     model = AutoModelForCausalLM.from_config(
         tiny_config(family, chance), attn_implementation="eager", dtype=torch.float32
