@@ -117,6 +117,8 @@ EMULATED = {
                 "qwen3_next-llama_draft-draft_model-4",
             )
         ),
+        # Run by hand: what its engines take has not been measured on an idle machine.
+        "--deselect=tests/emulated/drafting/test_random_pairs.py",
         # Model runner V2 of 0.30.0rc2 loses such matrices; this one keeps them.
         "--deselect=tests/emulated/drafting/test_own_output_matrix.py",
         # A draft of one group and one of several are given up alike.
