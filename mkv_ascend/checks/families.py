@@ -23,7 +23,7 @@ __all__ = [
     "QWEN3_5",
     "SHORT_CONVOLUTION",
     "Reader",
-    "predictors_of_compressed",
+    "predictor_of_compressed",
     "window_of_unequal_heads",
 ]
 
@@ -300,12 +300,9 @@ def _compressed(reader: Reader) -> list[ModelLayer]:
     ]
 
 
-def predictors_of_compressed(reader: Reader, count: int) -> list[ModelLayer]:
-    """The layers of DeepSeek-V4's own predictors, numbered from 0; ratios go on behind the last."""
-    after = reader.config.number("num_hidden_layers")
-    return [
-        layer for depth in range(count) for layer in _compressed_layer(reader, depth, after + depth)
-    ]
+def predictor_of_compressed(reader: Reader) -> list[ModelLayer]:
+    """The layers of DeepSeek-V4's own predictor, of depth 0; its ratio is behind the last."""
+    return _compressed_layer(reader, 0, reader.config.number("num_hidden_layers"))
 
 
 def _compressed_layer(reader: Reader, depth: int, place: int) -> list[ModelLayer]:

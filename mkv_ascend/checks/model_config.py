@@ -20,7 +20,7 @@ from mkv_ascend.checks.families import (
     MIMO_V2,
     QWEN3_5,
     Reader,
-    predictors_of_compressed,
+    predictor_of_compressed,
     window_of_unequal_heads,
 )
 from mkv_ascend.checks.language_part import DECODERS, OF_LANGUAGE_ALONE, decoder_of
@@ -97,7 +97,10 @@ class ModelConfig:
         return FAMILIES[self.model_type](Reader(self, tensor_parallel_size, num_draft_tokens))
 
     def mtp_layers(self, tensor_parallel_size: int) -> list[ModelLayer]:
-        """The layers of its own multi-token predictor, attention as in the model's last layer."""
+        """The layer of its own multi-token predictor, attention as in the model's last layer.
+
+        Of several the first one alone is built (``patches/draft_architecture.py``).
+        """
         if self.model_type == MIMO_V2:
             # vLLM builds the first alone, whatever the checkpoint has.
             return [window_of_unequal_heads(Reader(self, tensor_parallel_size, 0))]
@@ -106,15 +109,14 @@ class ModelConfig:
             counts[name] = self.get("mtp_num_hidden_layers") or 1
         for name in NEXT_N_PREDICTORS:
             counts[name] = self.get("num_nextn_predict_layers") or 0
-        count = counts.get(self.model_type, 0)
-        if not count:
+        if not counts.get(self.model_type):
             raise NotFromNumbersError(
                 f"{self.folder} has no multi-token predictor that can be explained; method mtp "
                 f"works here for {', '.join(sorted(counts))} with num_nextn_predict_layers"
             )
         if self.model_type == "deepseek_v4":
-            return predictors_of_compressed(Reader(self, tensor_parallel_size, 0), count)
-        return [self.layers(tensor_parallel_size, 0)[-1]] * count
+            return predictor_of_compressed(Reader(self, tensor_parallel_size, 0))
+        return [self.layers(tensor_parallel_size, 0)[-1]]
 
 
 def read_model(folder: Path) -> ModelConfig:

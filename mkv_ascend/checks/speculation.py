@@ -110,14 +110,24 @@ def read_speculation(
             Role.DRAFT, target.name, target.values, target.text, formats=target.formats
         )
     tokens = given.get("num_speculative_tokens")
-    if tokens is None and draft is not None and draft.number("n_predict"):
-        tokens = draft.number("n_predict")
+    modules = draft.mtp_layers if draft is not None and method == "mtp" else 0
+    if tokens is None and draft is not None:
+        tokens = draft.number("n_predict") or modules or None
     if type(tokens) is not int or tokens < 1:
         raise refused(
             "speculation-tokens",
             f"num_speculative_tokens of {OPTION} is {tokens!r}",
             "a whole number from 1 to 15",
             "write how many tokens a proposal has, 3 for instance",
+        )
+    if modules and tokens > modules and tokens % modules:
+        # As in ``vllm.config.speculative.SpeculativeConfig``, whichever modules run.
+        raise refused(
+            "speculation-tokens",
+            f"num_speculative_tokens of {OPTION} is {tokens}, and the multi-token predictor of "
+            f"{target.name} has {modules} modules",
+            f"up to {modules}, or a multiple of it",
+            f"write {tokens - tokens % modules}",
         )
     return SpeculationFacts(method, tokens, given), draft
 

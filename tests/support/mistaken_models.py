@@ -146,6 +146,15 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "two-modules": (
+        "Qwen3-0.6B",
+        {
+            "architectures": ["Glm4MoeForCausalLM"],
+            "model_type": "glm4_moe",
+            "num_nextn_predict_layers": 2,
+            "n_routed_experts": 8,
+        },
+    ),
     "fp8": ("Llama-3.1-8B", {"quantization_config": {"quant_method": "fp8"}}),
     "zamba2": (
         "Llama-3.1-8B",

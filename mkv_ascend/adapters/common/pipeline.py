@@ -19,9 +19,9 @@ import torch
 from vllm.distributed import parallel_state
 from vllm.distributed import utils as distributed_utils
 from vllm.distributed.parallel_state import get_pp_group
-from vllm.model_executor.models import supports_multimodal
 from vllm.v1.outputs import ModelRunnerOutput
 
+from mkv_ascend.adapters.common.drafting.target_parts import embeddings_of
 from mkv_ascend.adapters.common.early_checks.pipeline_scheduling import serves_drafts_in_stages
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import record, replaced
@@ -118,7 +118,7 @@ def share_embeddings(runner: Any, proposer: Any) -> None:
     lacks = getattr(head, "has_own_embed_tokens", True) is False and not _has(runner, head)
     if not group.broadcast_object(lacks, src=group.world_size - 1):
         return
-    sent = {"embeddings": _embeddings(runner.get_model()).weight} if group.is_first_rank else None
+    sent = {"embeddings": embeddings_of(runner.get_model()).weight} if group.is_first_rank else None
     received = group.broadcast_tensor_dict(sent, src=0)
     if head is not None:
         head.model.embed_tokens.weight.data.copy_(received["embeddings"])
@@ -129,16 +129,7 @@ def share_embeddings(runner: Any, proposer: Any) -> None:
 
 def _has(runner: Any, head: Any) -> bool:
     """Whether a head shares the target's embeddings, of which some classes have a second copy."""
-    return head.model.embed_tokens is _embeddings(runner.get_model())
-
-
-def _embeddings(model: Any) -> Any:
-    """The embeddings of a target, by either of the names that vllm-ascend knows.
-
-    Behind the first stage they may be a placeholder.
-    """
-    text = model.get_language_model() if supports_multimodal(model) else model
-    return getattr(text.model, "embed_tokens", None) or text.model.embedding
+    return head.model.embed_tokens is embeddings_of(runner.get_model())
 
 
 def is_first_stage(config: VllmConfig) -> bool:

@@ -2,11 +2,14 @@
 """Drafting layers (method ``mtp``) whose checkpoint has an output matrix of its own.
 
 It lies in the layer, or beside it where the layer's class takes that of a whole checkpoint. The
-draft is judged with that matrix: with the target's, many of its tokens would be others.
+draft is judged with that matrix: with the target's, many of its tokens would be others. One of the
+checkpoints has further modules, of noise, which are not loaded: the first drafts each token.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +37,7 @@ from tests.support.tiny_models.derived import load_head
 
 pytestmark = needs_float32
 
-K = 3
+K = MODULES = 3
 NOISE = 1.0
 """Standard deviation of what is added to the target's matrix, as a share of that of the matrix."""
 WEIGHTS = "model.safetensors"
@@ -58,8 +61,22 @@ def write_draft(trained: Path, ending: str, matrix: torch.Tensor, folder: Path) 
     weights = load_file(folder / WEIGHTS)
     (name,) = [name for name in weights if name.endswith(ending)]
     weights[name] = matrix.to(weights[name].dtype)
+    if layer := re.match(r"model\.layers\.(\d+)\.", name):
+        add_modules(weights, int(layer[1]))
+        config = json.loads((folder / "config.json").read_text())
+        config["num_nextn_predict_layers"] = MODULES
+        (folder / "config.json").write_text(json.dumps(config))
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     return folder
+
+
+def add_modules(weights: dict[str, torch.Tensor], first: int) -> None:
+    """Add modules of noise behind the drafting layer ``first``."""
+    own = f"model.layers.{first}."
+    for name in [name for name in weights if name.startswith(own)]:
+        for behind in range(1, MODULES):
+            other = name.replace(own, f"model.layers.{first + behind}.")
+            weights[other] = torch.randn_like(weights[name])
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,7 @@ def test_each_draft_token_comes_from_the_layers_own_matrix(runner, where, tmp_pa
     draft = write_draft(layer, ending, matrix, tmp_path / "draft")
     result = engine.run(replace(case, draft=str(draft)))
 
+    assert len([row for row in result.layers if row["role"] == "draft"]) == 1
     assert result.tokens == [output.tokens for output in outputs]
     wanted = [proposal for output in outputs for proposal in output.proposals]
     assert in_order(result.proposals) == in_order(wanted)

@@ -70,7 +70,7 @@ class Head(nn.Module):
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """Logits ``[..., vocabulary]`` from the head's ``states``."""
-        scores: torch.Tensor = self.target.lm_head(states)
+        scores: torch.Tensor = self.target.get_output_embeddings()(states)
         return scores
 
     def forward(

@@ -10,14 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.config import get_layers_from_vllm_config
 from vllm.config.compilation import CUDAGraphMode
 from vllm.model_executor.layers.mamba.abstract import MambaBase
-from vllm.model_executor.models import supports_multimodal
 from vllm_ascend.ops.rotary_embedding import set_cos_and_sin
 from vllm_ascend.spec_decode import get_spec_decode_method
 from vllm_ascend.spec_decode.dflash_proposer import AscendDflashProposer
@@ -60,7 +58,8 @@ from mkv_ascend.adapters.common.drafting.next_tokens import (
 )
 from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
 from mkv_ascend.adapters.common.drafting.staying_experts import unmoved_experts
-from mkv_ascend.adapters.patching import lent, replaced
+from mkv_ascend.adapters.common.drafting.target_parts import TARGET_PARTS, named_parts
+from mkv_ascend.adapters.patching import replaced
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -127,23 +126,21 @@ def prepare_inputs_padded(self: Any, *args: Any, **kwargs: Any) -> Any:
     return metadata, indices, to_sample, rejected.to(torch.int32)
 
 
+def load_draft(self: Any, model: Any) -> None:
+    """Load the draft of a target whose class has names of its own for its parts."""
+    with named_parts(model):
+        stock(self).load_model(model)
+
+
 def load_model(self: Any, model: Any) -> None:
     """Load the draft, and list its layers in the order of execution."""
-    with _image_token_named(model):
-        stock(self).load_model(model)
+    load_draft(self, model)
     self.supports_mm_inputs = takes_images(self)
     self.assembly.model_loaded()
 
 
-def _image_token_named(model: Any) -> AbstractContextManager[None]:
-    """Let a multi-modal target answer for ``image_token_index`` while the draft is loaded.
-
-    vllm-ascend 0.23.0 asks for it; newer configurations call it ``image_token_id``. Our drafts read
-    neither.
-    """
-    if not supports_multimodal(model):
-        return nullcontext()
-    return lent(model.config, "image_token_index", getattr(model.config, "image_token_id", None))
+def _maybe_share_topk_indices(self: Any, _target: Any) -> None:
+    """A draft model chooses keys by itself, as many as its own configuration says."""
 
 
 def initialize_attn_backend(self: Any, kv_cache_config: Any, *_: Any) -> None:
@@ -224,13 +221,14 @@ def prepare_next_token_ids_of_heads(
 SEPARATE_CONFIGURATION: dict[str, Any] = {
     "_create_draft_vllm_config": _create_draft_vllm_config,
     "_get_model": _get_model,
+    "load_model": load_draft,
     "prepare_inputs_padded": prepare_inputs_padded,
     "prepare_next_token_ids_cpu": prepare_next_token_ids_cpu,
     "prepare_next_token_ids_padded": prepare_next_token_ids_padded,
 }
 """The draft's layers, metadata builders and rotary tables are the draft's own."""
 
-CONFIGURATION_RECORDS = (records.DRAFT_CONFIG, records.PREPARED)
+CONFIGURATION_RECORDS = (records.DRAFT_CONFIG, TARGET_PARTS, records.PREPARED)
 
 PLANNED: dict[str, Any] = {
     **SEPARATE_CONFIGURATION,
@@ -244,9 +242,12 @@ PLANNED: dict[str, Any] = {
 
 PLANNED_RECORDS = (*CONFIGURATION_RECORDS, records.PROPOSALS)
 
+OF_A_MODEL = {"_maybe_share_topk_indices": _maybe_share_topk_indices}
 HEAD = {**PLANNED, "prepare_next_token_ids_padded": prepare_next_token_ids_of_heads}
 
-DraftModelProposer = derive(AscendDraftModelProposer, "", PLANNED, *PLANNED_RECORDS)
+DraftModelProposer = derive(
+    AscendDraftModelProposer, "", {**PLANNED, **OF_A_MODEL}, *PLANNED_RECORDS
+)
 HeadProposer = derive(AscendEagleProposer, "", HEAD, *PLANNED_RECORDS)
 DflashProposer = derive(AscendDflashProposer, "", PLANNED, *PLANNED_RECORDS)
 Step3p5MTPProposer = derive(
@@ -267,11 +268,19 @@ PROPOSERS: dict[str, type[Any]] = {
     "dflash": DflashProposer,
 }
 
-_KEPT = ("[context parallel]", SEPARATE_CONFIGURATION, *CONFIGURATION_RECORDS)
+_KEPT = "[context parallel]"
 
 CONTEXT_PARALLEL_PROPOSERS: dict[str, type[Any]] = {
-    "draft_model": derive(AscendDraftModelProposer, *_KEPT),
-    **dict.fromkeys(("eagle", "eagle3", "mtp"), derive(AscendEagleProposer, *_KEPT)),
+    "draft_model": derive(
+        AscendDraftModelProposer,
+        _KEPT,
+        {**SEPARATE_CONFIGURATION, **OF_A_MODEL},
+        *CONFIGURATION_RECORDS,
+    ),
+    **dict.fromkeys(
+        ("eagle", "eagle3", "mtp"),
+        derive(AscendEagleProposer, _KEPT, SEPARATE_CONFIGURATION, *CONFIGURATION_RECORDS),
+    ),
 }
 """Proposers that keep vllm-ascend's own proposal, over one KV group.
 

@@ -87,7 +87,6 @@ PROPOSALS = record(
     name="proposals over several KV groups, from one plan",
     target=(
         "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer.initialize_attn_backend",
-        "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer.load_model",
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer._propose",
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer._run_merged_draft",
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer.dummy_run",
@@ -113,7 +112,6 @@ PROPOSALS = record(
         "draft_host",
         "net_num_new_slots_per_request",
         "enforce_eager",
-        "image_token_index",
         "load_model",
         "supports_mm_inputs",
         "_attn_layers",

@@ -4,6 +4,9 @@
 vLLM reads every draft's configuration through ``SpeculativeConfig.hf_config_override``. That
 makes of some families (Qwen3-Next, Qwen3.5, DeepSeek-V3, Nemotron-H and others) their MTP heads,
 and the method becomes ``mtp``, whatever was asked for and whether there are layers of such a head.
+
+Of a head of several modules the first one makes each token of a proposal. vLLM 0.23.0 and
+vllm-ascend build and load the others, give them caches, and never run them.
 """
 
 from __future__ import annotations
@@ -14,28 +17,62 @@ from collections.abc import Callable
 from typing import Any
 
 from mkv_ascend.adapters.common.drafting.records import DRAFT_CONFIG
+from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import Patch, replaced
 
+logger = get_logger(__name__)
+
 keep_the_architecture = Patch(DRAFT_CONFIG)
-"""Only models with prediction layers become heads."""
+"""Only models with prediction layers become heads, and of their modules the first one is built."""
+
+MODULE_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+"""Names that configurations have for the number of a head's modules."""
 
 
 @keep_the_architecture.also(target="vllm.config.speculative:SpeculativeConfig.__post_init__")
-def _initialise(original: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+def _initialise(original: Any, config: Any, *args: Any, **kwargs: Any) -> None:
     """``SpeculativeConfig.__post_init__``; only models with prediction layers become heads.
 
     With the method draft_model none does. Without a method, the target's own checkpoint means its
     head, and ``check`` goes by the same rule (``checks/speculation.py``).
     """
+    _read_draft(original, config, *args, **kwargs)
+    if config.method == "mtp" and not config.use_step3p5_mtp():
+        keep_first_module(config.draft_model_config)
+
+
+def _read_draft(original: Any, config: Any, *args: Any, **kwargs: Any) -> None:
     names_target = config.target_model_config and config.model == config.target_model_config.model
     if config.method not in (None, "draft_model") or (config.method is None and names_target):
-        return original(config, *args, **kwargs)
+        original(config, *args, **kwargs)
+        return
     owner = type(config)
     override = unchanged
     if config.method is None:
         override = functools.partial(as_head_if_it_has_one, owner.hf_config_override)
     with replaced(owner, "hf_config_override", staticmethod(override)):
-        return original(config, *args, **kwargs)
+        original(config, *args, **kwargs)
+
+
+def keep_first_module(draft: Any) -> None:
+    """Let a head of several modules have the first one alone: the others are not loaded.
+
+    Step-3.5's modules run in turn, so that they stay.
+
+    Args:
+        draft: vLLM's ``ModelConfig`` of the head.
+    """
+    for found in (draft.hf_config, draft.hf_text_config):
+        for name in MODULE_COUNTS:
+            count = getattr(found, name, None)
+            if isinstance(count, int) and count > 1:
+                found.update({name: 1})
+                logger.warning(
+                    "%s has %d modules of multi-token prediction. The first one drafts each token "
+                    "of a proposal; the others are not loaded.",
+                    draft.model,
+                    count,
+                )
 
 
 def unchanged(hf_config: Any) -> Any:

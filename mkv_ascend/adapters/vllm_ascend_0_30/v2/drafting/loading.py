@@ -23,6 +23,7 @@ from mkv_ascend.adapters.common.drafting.draft_config import (
     load_options_of_draft,
     preserve_ascend_config,
 )
+from mkv_ascend.adapters.common.drafting.target_parts import named_parts
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.own_output_matrix import (
     own_output_matrices,
@@ -94,6 +95,7 @@ def load_draft(target: nn.Module, config: VllmConfig, *, replicated: bool) -> nn
     with (
         preserve_ascend_config(),
         embeddings_left_out(),
+        named_parts(target),
         pipeline.whole(),
         HOST.building() as built,
         building(being_built),

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drafts for targets whose classes have names of their own for embeddings and output matrix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from safetensors.torch import save_file
+from torch import nn
+from transformers import LlamaConfig
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    VocabParallelEmbedding,
+)
+
+from mkv_ascend.adapters.common.drafting.target_parts import named_parts
+from reliability.classes import prompts
+from reliability.random_models import write_random_model
+from tests.support import engine, hosts, reference, speculation
+from tests.support.marks import needs_float32
+from tests.support.stock import each_runner
+from tests.support.tiny_models import model_directory
+from tests.support.tiny_models.heads import EagleHead
+
+_proposers = hosts.module("drafting.proposers")
+
+
+class Embeddings(VocabParallelEmbedding):
+    def __new__(cls) -> Embeddings:
+        return nn.Module.__new__(cls)
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+
+
+class Matrix(Embeddings, ParallelLMHead):
+    """An output matrix."""
+
+
+def gpt_neox() -> nn.Module:
+    target = nn.Module()
+    target.gpt_neox, target.embed_out = nn.Module(), Matrix()
+    target.gpt_neox.embed_in = Embeddings()
+    return target
+
+
+def ling() -> nn.Module:
+    target = nn.Module()
+    target.model, target.lm_head = nn.Module(), Matrix()
+    target.model.word_embeddings = Embeddings()
+    return target
+
+
+def cohere() -> nn.Module:
+    target = nn.Module()
+    target.model = nn.Module()
+    target.model.embed_tokens = Embeddings()
+    return target
+
+
+def gemma_4() -> nn.Module:
+    """A target with embeddings of each layer before those of its tokens."""
+    target = nn.Module()
+    target.model, target.lm_head = nn.Module(), Matrix()
+    target.model.embed_tokens_per_layer, target.model.embed_tokens = Embeddings(), Embeddings()
+    return target
+
+
+@pytest.mark.parametrize(
+    ("make", "embeddings", "matrix"),
+    [
+        (gpt_neox, "gpt_neox.embed_in", "embed_out"),
+        (ling, "model.word_embeddings", "lm_head"),
+        (cohere, "model.embed_tokens", "model.embed_tokens"),
+        (gemma_4, "model.embed_tokens", "lm_head"),
+    ],
+)
+def test_a_target_answers_by_the_hosts_names_while_a_draft_is_loaded(make, embeddings, matrix):
+    target = make()
+    before = {name: vars(module).copy() for name, module in target.named_modules()}
+    modules = dict(target.named_modules())
+    with named_parts(target):
+        assert target.model.embed_tokens is modules[embeddings]
+        assert target.lm_head is modules[matrix]
+    assert dict(target.named_modules()) == modules
+    assert {name: vars(module) for name, module in target.named_modules()} == before
+
+
+def test_a_draft_model_is_not_given_the_keys_that_its_target_chose():
+    """Nor asked for ``model``, which its class may not have."""
+    target = SimpleNamespace(model=SimpleNamespace(topk_indices_buffer=object()))
+    proposer = object.__new__(_proposers.DraftModelProposer)
+    proposer.model = object()
+    proposer._maybe_share_topk_indices(target)
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """A random head on a random target: a ``Drafter``."""
+
+    head: EagleHead
+    checkpoint: Path
+    target: Path
+
+    def rows(self, context: Sequence[int], drafted: Sequence[int]) -> torch.Tensor:
+        with torch.inference_mode():
+            known = speculation.hidden_states_of(self.target, tuple(context[:-1]))[-1]
+            return speculation.rows_of_head(self.head, known, context, drafted)
+
+
+def write_head(target: Path, folder: Path) -> Drafts:
+    """A head without embeddings and output matrix, which follows the token more than its state."""
+    model = reference.load_model(target)
+    config = LlamaConfig(
+        vocab_size=model.config.vocab_size,
+        hidden_size=model.config.hidden_size,
+        intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=64,
+        max_position_embeddings=1024,
+        attn_implementation="eager",
+    )
+    torch.manual_seed(0)
+    head = EagleHead(model, config).eval()
+    with torch.no_grad():
+        for weight in head.parameters():
+            weight.copy_(0.05 * torch.randn_like(weight) if weight.dim() > 1 else weight)
+        head.fc.weight[:, : config.hidden_size] += torch.eye(config.hidden_size)
+    folder.mkdir()
+    save_file(
+        {name: value.clone() for name, value in head.weights().items()},
+        folder / "model.safetensors",
+    )
+    config.architectures = ["LlamaForCausalLM"]
+    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    return Drafts(head, folder, target)
+
+
+def assert_tokens_of(target: Path, result: engine.Result) -> None:
+    given = [reference.DraftProposal(*pair) for pair in zip(prompts(), result.tokens, strict=True)]
+    assert not reference.check_drafts(target, given).wrong
+
+
+@needs_float32
+@each_runner
+def test_a_head_shares_what_gpt_neox_has_by_other_names(runner, tmp_path):
+    """Its target has no ``model``, ``embed_tokens`` or ``lm_head``, and the head no matrices."""
+    target = Path(write_random_model(tmp_path / "target", "gpt_neox", "parts").folder)
+    drafts = write_head(target, tmp_path / "head")
+    result = engine.run(
+        engine.Scenario(
+            str(target),
+            str(drafts.checkpoint),
+            prompts=prompts(),
+            speculative={"method": "eagle"},
+            environment=dict(runner),
+            record_drafts=True,
+        )
+    )
+    given = zip(prompts(), result.tokens, strict=True)
+    assert not reference.check_drafts(
+        target, [reference.DraftProposal(*one) for one in given]
+    ).wrong
+    report = reference.judge(drafts.rows, result.proposals)
+    assert not report.wrong
+    assert report.checked > 100
+    assert result.num_accepted > 10
+
+
+@needs_float32
+@hosts.only_on("vllm_ascend_0_23", "its names are the same on the other")
+def test_a_draft_without_a_model_serves_a_target_that_chooses_keys(tmp_path):
+    """vllm-ascend gives any draft the target's buffer of chosen keys, in its ``model``."""
+    target = model_directory("deepseek_v32_target")
+    draft = write_random_model(tmp_path / "draft", "gpt_neox", "parts").folder
+    result = engine.run(
+        engine.Scenario(str(target), draft, prompts=prompts(), max_tokens=12, record_drafts=True)
+    )
+    given = zip(prompts(), result.tokens, strict=True)
+    assert not reference.check_drafts(
+        target, [reference.DraftProposal(*one) for one in given]
+    ).wrong
+    report = reference.check_drafts(draft, result.proposals)
+    assert not report.wrong
+    assert report.checked > 30
