@@ -180,9 +180,10 @@ def judged(
         result = engine.run(scenario)
     except engine.EngineFailedError as error:
         return ended(architecture, role, error)
+    dtype = engine.compared_dtype()
     given = [DraftProposal(*pair) for pair in zip(scenario.prompts, result.tokens, strict=True)]
-    of_target = reference.check_drafts(target.folder, given, target.gap)
-    of_draft = reference.check_drafts(draft.folder, result.proposals, draft.gap)
+    of_target = reference.check_drafts(target.folder, given, target.gaps[dtype])
+    of_draft = reference.check_drafts(draft.folder, result.proposals, draft.gaps[dtype])
     problems = [
         f"{len(report.wrong)} of {report.checked} tokens of the {name}"
         for name, report in (("target", of_target), ("draft", of_draft))

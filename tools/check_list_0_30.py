@@ -289,6 +289,7 @@ EMULATED = (
     "tests/emulated/drafting/test_sleep.py::test_what_sleeps_wakes_up_as_it_was[v2]",
     "tests/emulated/drafting/test_sleep.py::test_mask_tokens_are_not_lost_with_the_weights",
     "tests/emulated/drafting/test_proposers.py",
+    "tests/emulated/drafting/test_target_parts.py",
     # What of the process is the target's, and what the draft's.
     ISOLATION,
     # Each pair on one model runner; by hand on the other.
