@@ -98,6 +98,8 @@ _FIXED: dict[str, Any] = {
 }
 _OWN: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
+    "bloom": {"tie_word_embeddings": True},
+    "falcon": {"ffn_hidden_size": None},
     "gemma4_text": {
         "hidden_size_per_layer_input": 0,
         "global_head_dim": 128,

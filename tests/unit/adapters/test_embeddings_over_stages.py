@@ -44,7 +44,6 @@ def test_a_draft_model_keeps_its_own(
 ) -> None:
     """Whatever its class says: flags of a class are about heads."""
     monkeypatch.setattr(pipeline, "get_pp_group", LastOfTwo)
-    monkeypatch.setattr(pipeline, "supports_multimodal", lambda model: False)
     target, draft = Model(5.0), Model(3.0)
     runner: Any = SimpleNamespace(
         vllm_config=SimpleNamespace(
