@@ -290,6 +290,7 @@ EMULATED = (
     "tests/emulated/drafting/test_sleep.py::test_mask_tokens_are_not_lost_with_the_weights",
     "tests/emulated/drafting/test_proposers.py",
     "tests/emulated/drafting/test_target_parts.py",
+    "tests/emulated/drafting/test_predictor_modules.py",
     # What of the process is the target's, and what the draft's.
     ISOLATION,
     # Each pair on one model runner; by hand on the other.

@@ -242,12 +242,10 @@ PLANNED: dict[str, Any] = {
 
 PLANNED_RECORDS = (*CONFIGURATION_RECORDS, records.PROPOSALS)
 
-OF_A_MODEL = {"_maybe_share_topk_indices": _maybe_share_topk_indices}
+OF_A_MODEL = {**PLANNED, "_maybe_share_topk_indices": _maybe_share_topk_indices}
 HEAD = {**PLANNED, "prepare_next_token_ids_padded": prepare_next_token_ids_of_heads}
 
-DraftModelProposer = derive(
-    AscendDraftModelProposer, "", {**PLANNED, **OF_A_MODEL}, *PLANNED_RECORDS
-)
+DraftModelProposer = derive(AscendDraftModelProposer, "", OF_A_MODEL, *PLANNED_RECORDS)
 HeadProposer = derive(AscendEagleProposer, "", HEAD, *PLANNED_RECORDS)
 DflashProposer = derive(AscendDflashProposer, "", PLANNED, *PLANNED_RECORDS)
 Step3p5MTPProposer = derive(
@@ -268,19 +266,11 @@ PROPOSERS: dict[str, type[Any]] = {
     "dflash": DflashProposer,
 }
 
-_KEPT = "[context parallel]"
+_KEPT = ("[context parallel]", SEPARATE_CONFIGURATION, *CONFIGURATION_RECORDS)
 
 CONTEXT_PARALLEL_PROPOSERS: dict[str, type[Any]] = {
-    "draft_model": derive(
-        AscendDraftModelProposer,
-        _KEPT,
-        {**SEPARATE_CONFIGURATION, **OF_A_MODEL},
-        *CONFIGURATION_RECORDS,
-    ),
-    **dict.fromkeys(
-        ("eagle", "eagle3", "mtp"),
-        derive(AscendEagleProposer, _KEPT, SEPARATE_CONFIGURATION, *CONFIGURATION_RECORDS),
-    ),
+    "draft_model": derive(AscendDraftModelProposer, *_KEPT),
+    **dict.fromkeys(("eagle", "eagle3", "mtp"), derive(AscendEagleProposer, *_KEPT)),
 }
 """Proposers that keep vllm-ascend's own proposal, over one KV group.
 
