@@ -69,6 +69,8 @@ class HostRules:
     options_beat_variables: bool = False
     """Whether what ``--additional-config`` says stands against a variable; else either switches
     ``enable_flashcomm1`` on."""
+    thinking_budgets: bool = True
+    """Whether a request's ``thinking_token_budget`` holds."""
     nz_variable: str | None = None
     """Variable that says what ``weight_nz_mode`` of ``--additional-config`` does not."""
     has_rl_config: bool = False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.platform import NPUPlatform
 
+from mkv_ascend.adapters.common import request_limits
 from mkv_ascend.adapters.common.early_checks import (
     early_check,
     front_check,
@@ -64,6 +65,7 @@ class MkvPlatform(NPUPlatform):
         draft_architecture.keep_the_architecture.apply()
         front_check.check_first.apply()
         prompts_in_parts.refuse_prompts_in_parts.apply()
+        request_limits.limit_requests.apply()
         for patch in adapter().patches_of_the_front():
             patch.apply()
         maybe_register_config_serialize_by_value()
@@ -114,6 +116,17 @@ class MkvPlatform(NPUPlatform):
             parallel_config.worker_cls = worker
         elif parallel_config.worker_cls not in (worker, "auto"):
             _stay_out_of(parallel_config.worker_cls, config != MkvConfig())
+
+    @classmethod
+    @override(request_limits.limit_requests.record)
+    def validate_request(cls, processed_inputs: Any, params: Any) -> None:
+        """Refuse numbers that a batch cannot hold.
+
+        Raises:
+            VLLMValidationError: the request has one.
+        """
+        super().validate_request(processed_inputs, params)
+        request_limits.refuse_numbers(processed_inputs, params)
 
     @classmethod
     @override(OURS)

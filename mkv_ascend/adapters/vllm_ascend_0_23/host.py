@@ -40,6 +40,8 @@ RULES = HostRules(
     options_beat_variables=True,
     nz_variable="VLLM_ASCEND_ENABLE_NZ",
     loads_experts_by_map=True,
+    # NPUInputBatch.__init__
+    thinking_budgets=False,
     # VllmConfig.__post_init__
     in_turn_by_default=frozenset({"draft_model"}),
     # Of the types that are planned by numbers alone.

@@ -146,3 +146,31 @@ def _scale(model: torch.nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, 0, 0.15)
+
+
+def write_llama(path: Path, noise: float = 0.0) -> str:
+    """A random Llama with heads of 64, whose weights differ by ``noise`` from those without."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=264,
+            hidden_size=128,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=64,
+            max_position_embeddings=1024,
+            bos_token_id=BOS_TOKEN_ID,
+            eos_token_id=257,
+            initializer_range=0.15,
+        )
+    )
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data += noise * torch.randn_like(parameter)
+    model.save_pretrained(path)
+    build_tokenizer(64).save_pretrained(path)
+    return str(path)

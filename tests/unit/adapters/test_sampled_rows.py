@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``min_tokens`` holds stop tokens back from the rows before it, and from no others."""
+"""Each row of a verify step has what its own request asks for, and nothing of another one's."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,11 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import MinTokensLogitsProcessor
 
-from mkv_ascend.adapters.common.patches.sampled_rows import hold_back_stop_tokens
+from mkv_ascend.adapters.common.patches.sampled_rows import (
+    draw_for_drafts,
+    gather_values,
+    hold_back_stop_tokens,
+)
 
 K, TOKENS, STOP = 3, 8, 5
 DRAFTED = -1
@@ -95,3 +100,41 @@ def test_nothing_is_read_where_no_request_waits() -> None:
         SimpleNamespace(input_batch=batch, requests=wanted, num_spec_tokens=K), None
     )
     assert batch.sampling_metadata.output_token_ids == []
+
+
+@pytest.mark.parametrize("drafts", [[3, 3, 3], [3, 0, 1], [0, 2, 0], [1]])
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf"), 1e-45, 0.0])
+def test_a_row_has_the_value_of_its_request_and_of_no_other(drafts: list[int], odd: float) -> None:
+    values = torch.tensor([odd, 0.5, 0.0, 2.0][: len(drafts)])
+    ends = torch.tensor(drafts, dtype=torch.int32).cumsum(0)
+    expanded = torch.full((sum(drafts),), -7.0)
+    gather_values(lambda *_: None, expanded, values, ends, 0, 1, MAX_NUM_TOKENS=8)
+    expected = [
+        1.0 if value == 0.0 else value
+        for value, count in zip(values.tolist(), drafts, strict=True)
+        for _ in range(count)
+    ]
+    torch.testing.assert_close(expanded, torch.tensor(expected), equal_nan=True, rtol=0, atol=0)
+
+
+def test_whole_numbers_stay_whole() -> None:
+    values = torch.tensor([2**24 + 1, 5], dtype=torch.int32)
+    expanded = torch.empty(3, dtype=torch.int32)
+    gather_values(lambda *_: None, expanded, values, torch.tensor([1, 3]), 0, 0)
+    assert expanded.tolist() == [2**24 + 1, 5, 5]
+
+
+def test_a_request_without_drafts_draws_nothing_in_a_verify_step() -> None:
+    @dataclass
+    class Sampling:
+        generators: dict[int, str]
+
+    def original(*args: Any, **named: Any) -> Any:
+        assert named == {"use_block_verify": False}
+        return args[6].generators
+
+    sampling = Sampling({0: "a", 1: "b", 3: "c"})
+    args = (3, [2, 0, 1, 3], None, None, None, None, sampling, "npu")
+    drawn: Any = draw_for_drafts(original, *args, use_block_verify=False)  # type: ignore[arg-type]
+    assert drawn == {0: "a", 3: "c"}
+    assert sampling.generators == {0: "a", 1: "b", 3: "c"}

@@ -8,6 +8,7 @@ them. The scheduler does not know these tokens yet where it works ahead, and han
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from mkv_ascend.adapters.patching import patch
     target=(
         "vllm.v1.worker.gpu_input_batch:InputBatch.swap_states",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._sample",
+        "vllm_ascend.sample.rejection_sampler:expand_pytorch",
+        "vllm_ascend.sample.rejection_sampler:sample_recovered_tokens",
     ),
     reads=(
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner._sample",
@@ -49,10 +52,15 @@ from mkv_ascend.adapters.patching import patch
     "tokens early. And it leaves the drafts before a request's last row out, so a stop token may "
     "come that many tokens late. Where vLLM finds no Triton, vllm-ascend penalises the rows of a "
     "verify step by the prompts and penalties of as many requests: one request gets other tokens, "
-    "several end the engine.",
+    "several end the engine. There it also spreads temperatures, top_k and top_p over rows by a "
+    "product with zeros and ones: where one request has an infinite temperature, or none that is a "
+    "number, 0 times that is the temperature of all rows, and every request gets token 0. And it "
+    "draws for each request with a seed in each verify step, for one without drafts in it, too: "
+    "that request then gets other tokens beside requests that verify than alone.",
     until="vLLM copies one of the rows first and counts tokens for min_tokens as they stand before "
     "each row, vllm-ascend's runner calls update_async_spec_token_ids, and its sampler repeats "
-    "penalties for each row without Triton",
+    "penalties for each row without Triton, spreads values by their index and draws for requests "
+    "with drafts alone",
     test=(
         "tests/emulated/drafting/test_drafting_parameters.py::test_allowed_tokens",
         "tests/emulated/drafting/test_drafting_parameters.py"
@@ -67,6 +75,52 @@ def swap_both_masks(original: Callable[..., None], batch: Any, first: int, secon
     original(batch, first, second)
     if of_first is not None:
         masks[second] = of_first
+
+
+@swap_both_masks.also(target="vllm_ascend.sample.rejection_sampler:expand_pytorch")
+def gather_values(
+    original: Callable[..., None],
+    expanded: torch.Tensor,
+    values: torch.Tensor,
+    ends: torch.Tensor,
+    replace_from: float,
+    replace_to: float,
+    **_: Any,
+) -> None:
+    """Give each row of a verify step the value of its request, by the index of the request.
+
+    Args:
+        original: vllm-ascend's, which is not called.
+        expanded: what is written, a value for each row.
+        values: one for each request.
+        ends: rows of a request and of those before it; a request may have none.
+        replace_from: a value that is left out; rows have ``replace_to`` instead.
+        replace_to: see ``replace_from``.
+    """
+    if not len(values) or not len(expanded):
+        return
+    rows = torch.arange(len(expanded), device=ends.device)
+    requests = (rows[:, None] >= ends[None, :]).sum(dim=1).clamp(max=len(values) - 1)
+    expanded.copy_(torch.where(values == replace_from, replace_to, values)[requests])
+
+
+@swap_both_masks.also(target="vllm_ascend.sample.rejection_sampler:sample_recovered_tokens")
+def draw_for_drafts(
+    original: Callable[..., torch.Tensor],
+    longest: int,
+    drafts: list[int],
+    ends: torch.Tensor,
+    tokens: torch.Tensor,
+    draft_probs: torch.Tensor | None,
+    probs: torch.Tensor,
+    sampling: Any,
+    *rest: Any,
+    **named: Any,
+) -> torch.Tensor:
+    """Draw from the generators of requests with drafts alone; ``drafts``: number of each one's."""
+    generators = {row: drawn for row, drawn in sampling.generators.items() if drafts[row]}
+    sampling = replace(sampling, generators=generators)
+    return original(longest, drafts, ends, tokens, draft_probs, probs, sampling, *rest, **named)
 
 
 def name_drafts(runner: Any) -> None:
