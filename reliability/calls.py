@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reliability.traffic import HOSTILE
+
 PATHS = ("/v1/", "/inference/", "/tokenize", "/detokenize")
 """How paths begin that are called. Others tell how the server does, or change it."""
 MOST_TOKENS = 16
@@ -23,12 +25,18 @@ CHOICES = ("n", "best_of")
 
 @dataclass(frozen=True)
 class Call:
-    """One call. ``body``: what JSON can hold; bytes as they are; None for none."""
+    """One call.
+
+    Attributes:
+        body: what JSON can hold; bytes as they are; None for none.
+        hostile: whether it asks for what no batch can hold, which ends an engine of stock.
+    """
 
     number: int
     method: str
     path: str
     body: Any
+    hostile: bool = False
 
     @property
     def data(self) -> bytes | None:
@@ -49,7 +57,7 @@ def generate(
     seed: int,
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Call]:
-    """Calls of each operation, in an order drawn from the seed.
+    """Hostile calls, then calls of each operation in an order drawn from the seed.
 
     Args:
         schema: the server's ``/openapi.json``.
@@ -72,10 +80,30 @@ def generate(
             for mode in GenerationMode.POSITIVE, GenerationMode.NEGATIVE:
                 found += _drawn(described.as_strategy(generation_mode=mode), examples, seed)
     chance.shuffle(found)
+    begun = hostile(schema, model)
     return [
-        Call(number, method, path, shaped(body, model, chance))
-        for number, (method, path, body) in enumerate(found)
+        *begun,
+        *(
+            Call(number, method, path, shaped(body, model, chance))
+            for number, (method, path, body) in enumerate(found, len(begun))
+        ),
     ]
+
+
+def hostile(schema: Mapping[str, Any], model: str) -> list[Call]:
+    """Calls that ask for what no batch can hold."""
+    begun = {
+        "/v1/completions": {"prompt": "the quick brown fox"},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "the quick brown fox"}]},
+    }
+    few = {"model": model, "max_tokens": MOST_TOKENS // 2, "temperature": 0.0}
+    bodies = [
+        (path, {**few, **begun[path], **fields})
+        for path in begun
+        if path in schema["paths"]
+        for fields in HOSTILE.values()
+    ]
+    return [Call(number, "POST", *one, hostile=True) for number, one in enumerate(bodies)]
 
 
 def _drawn(strategy: Any, examples: int, seed: int) -> list[tuple[str, str, Any]]:

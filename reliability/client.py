@@ -15,6 +15,7 @@ import aiohttp
 from reliability.traffic import Request
 
 ANSWERED, ABORTED, FAILED, HUNG = "answered", "aborted", "failed", "hung"
+REFUSED = "refused"
 
 
 @dataclass
@@ -24,7 +25,8 @@ class Answer:
     Attributes:
         request: that was sent.
         outcome: ``ANSWERED`` whole, ``ABORTED`` by us, ``FAILED`` with an error of the server or
-            of the connection, ``HUNG``: nothing came for too long.
+            of the connection, ``HUNG``: nothing came for too long, ``REFUSED`` with status 400, as
+            a hostile request may be.
         tokens: of each choice, as far as they came.
         logprobs: of these tokens, where asked for.
         reason: why it failed.
@@ -138,6 +140,9 @@ async def _exchange(session: aiohttp.ClientSession, target: Target, answer: Answ
         json=answer.request.body(target.model, target.with_priority),
         timeout=timeout,
     ) as response:
+        if response.status == 400 and answer.request.hostile:
+            answer.outcome = REFUSED
+            return
         if response.status != 200:
             raise _RefusedError(f"status {response.status}: {await response.text()}"[:300])
         await _read(response, answer)

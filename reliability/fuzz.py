@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any request over HTTP: no error of the server's that vllm-ascend without a draft has not.
 
-Calls are generated from the server's own OpenAPI schema, half of them against it, and from a seed.
+Calls are generated from the server's own OpenAPI schema, half of them against it, and from a seed;
+before them come those that ask for what no batch can hold, beside requests whose tokens are judged.
+Some of these end an engine of stock, which is not sent them.
 The same calls go to three servers, one after another: vllm-ascend without the plugin, the plugin
 without a draft, and the plugin with it. Checked is that
 
@@ -116,13 +118,17 @@ def _called(
         if not calls:
             schema = asyncio.run(_fetched(f"{server.address}/openapi.json"))
             calls += generate(schema, setting.model, asked.examples, asked.seed, _say)
-        _say(f"{name}: {len(calls)} calls")
-        outcomes = asyncio.run(_send_all(server.address, calls))
+        sent = [call for call in calls if not (call.hostile and name == STOCK_NAME)]
+        _say(f"{name}: {len(sent)} calls")
+        outcomes, beside = asyncio.run(_send_beside(server, setting, sent, asked.seed))
         found.outcomes = dict(Counter(outcomes))
         found.errors = {
-            number: outcome for number, outcome in enumerate(outcomes) if is_error(outcome)
+            call.number: outcome
+            for call, outcome in zip(sent, outcomes, strict=True)
+            if is_error(outcome)
         }
         problems = found.of_vllm if name == STOCK_NAME else found.problems
+        problems += [f"beside the calls: {one}" for one in load.problems_of(beside, judge)]
         try:
             problems += _afterwards(server, setting, judge, asked.seed)
         except OSError as error:
@@ -141,14 +147,30 @@ def is_error(outcome: str) -> bool:
 def _afterwards(server: Server, setting: served.Setting, judge: Judge, seed: int) -> list[str]:
     """What is wrong with a server that has been called."""
     found = load.idle_problems(server)
-    text = traffic.text_of(setting.reference)
-    requests = [
-        replace(traffic.draw(seed, number, text, served.LONGEST, False), abort_after=None)
-        for number in range(REQUESTS_AFTERWARDS)
-    ]
+    requests = _judged_requests(setting, seed)
     target = Target(server.address, setting.model, setting.priorities)
     answers = client.send_all(target, requests, AT_ONCE)
     return [*found, *(f"afterwards: {one}" for one in load.problems_of(answers, judge))]
+
+
+def _judged_requests(setting: served.Setting, seed: int) -> list[traffic.Request]:
+    """Requests whose tokens are judged, and which no client ends."""
+    text = traffic.text_of(setting.reference)
+    return [
+        replace(traffic.draw(seed, number, text, served.LONGEST, False), abort_after=None)
+        for number in range(REQUESTS_AFTERWARDS)
+    ]
+
+
+async def _send_beside(
+    server: Server, setting: served.Setting, calls: Sequence[Call], seed: int
+) -> tuple[list[str], list[client.Answer]]:
+    """Outcomes of the calls, and answers of judged requests that run while they begin."""
+    target = Target(server.address, setting.model, setting.priorities)
+    requests = _judged_requests(setting, seed)
+    return await asyncio.gather(
+        _send_all(server.address, calls), client.send_each(target, requests, AT_ONCE)
+    )
 
 
 async def _fetched(address: str) -> Any:

@@ -4,8 +4,8 @@
 Starts `vllm serve` with a tiny target and a draft and sends requests drawn from a seed, many at
 once: prompts of 1 to 384 tokens, some with a beginning in common or the same again; streamed and
 whole; several choices; drawn at random; logprobs; a grammar; with --adapters those of the target;
-clients that close the connection; a KV cache so small that requests are preempted. Then it checks
-that
+clients that close the connection; some that ask for what no batch can hold, such as no number; a
+KV cache so small that requests are preempted. Then it checks that
 
 - each request was answered, or aborted by its client, and each token is Hugging Face's greedy one,
   or of the likeliest; what was drawn at random comes as often as Hugging Face's probabilities say;
@@ -41,7 +41,7 @@ from typing import Any
 from mkv_ascend.commands.demo_server import Server, started, wait_until_healthy
 from mkv_ascend.drafting.worth import LEAST, PROPOSALS
 from reliability import adapters, client, levels, served, traffic
-from reliability.client import ABORTED, ANSWERED, Answer, Target
+from reliability.client import ABORTED, ANSWERED, REFUSED, Answer, Target
 from reliability.draws import Draws
 from reliability.held_memory import WORKER, Growth
 from reliability.processes import Watched, megabytes
@@ -274,7 +274,7 @@ def _drawn(setting: served.Setting, asked: argparse.Namespace, numbers: range) -
     return [
         *(traffic.draw_growing(asked.seed, number, text) for number in growing),
         *(
-            traffic.draw(asked.seed, number, text, longest, grammars, names, asked.answer)
+            traffic.draw(asked.seed, number, text, longest, grammars, names, asked.answer, True)
             for number in others
         ),
     ]
@@ -296,7 +296,7 @@ def problems_of(answers: list[Answer], judge: Judge) -> list[str]:
     """Of requests that were neither answered nor aborted, and of all tokens that came."""
     found = []
     for answer in answers:
-        if answer.outcome not in (ANSWERED, ABORTED):
+        if answer.outcome not in (ANSWERED, ABORTED, REFUSED):
             found.append(f"request {answer.request.number} {answer.outcome}: {answer.reason}")
         found += judge.problems(answer)
     return found

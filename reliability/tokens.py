@@ -36,8 +36,10 @@ class Judge:
         self._known: dict[Any, tuple[list[int], torch.Tensor]] = {}
 
     def problems(self, answer: Answer) -> list[str]:
-        """What is wrong with an answer, whatever its outcome."""
-        found = []
+        """What is wrong with an answer, whatever its outcome; of a hostile request nothing is."""
+        found: list[str] = []
+        if answer.request.hostile:
+            return found
         for index, tokens in enumerate(answer.tokens):
             said = [
                 *self._wrong_length(answer, tokens),

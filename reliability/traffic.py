@@ -18,6 +18,32 @@ MOST_LETTERS = 1000
 """Of the grammar: more than a request may answer, so that it never ends one."""
 LONGEST_ANSWER = 96
 """Tokens that a request asks for, at most."""
+NO_NUMBER, INFINITE = float("nan"), float("inf")
+HOSTILE: dict[str, dict[str, Any]] = {
+    "no temperature": {"temperature": NO_NUMBER},
+    "infinite temperature": {"temperature": INFINITE},
+    "temperature beyond float32": {"temperature": 1e300},
+    "temperature of almost 0": {"temperature": 1e-300, "n": 1},
+    "no penalty": {"repetition_penalty": NO_NUMBER},
+    "infinite penalty": {"repetition_penalty": INFINITE, "temperature": 1.0},
+    "penalty of almost 0": {"repetition_penalty": 1e-300},
+    "no share": {"top_p": NO_NUMBER, "temperature": 1.0},
+    "no least share": {"min_p": NO_NUMBER, "temperature": 1.0},
+    "no bias": {"logit_bias": {"5": NO_NUMBER}},
+    "infinite bias": {"logit_bias": {"5": INFINITE}},
+    "stop token of no model": {"stop_token_ids": [1 << 20], "min_tokens": 1},
+    "negative stop token": {"stop_token_ids": [-1], "min_tokens": 1},
+    "allowed token of no model": {"allowed_token_ids": [1 << 20]},
+    "more tokens than a row has room for": {"allowed_token_ids": [5] * 2000},
+    "more stop tokens than a row has room for": {
+        "stop_token_ids": list(range(200)),
+        "min_tokens": 1,
+    },
+    "token without logprobs": {"logprob_token_ids": [1, 2], "logprobs": 1},
+    "largest seed": {"seed": (1 << 63) - 1, "temperature": 1.0},
+    "smallest seed": {"seed": -(1 << 63), "temperature": 1.0},
+}
+"""What no batch can hold, or at its ends: such a request may be refused, and reaches no other."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +63,7 @@ class Request:
         temperature: of these draws.
         seeded: whether they have a seed of their own.
         adapter: the name of one that the server has loaded; none where it is empty.
+        hostile: one of ``HOSTILE``, of which no token is judged; none where it is empty.
         abort_after: the client closes the connection after so many tokens, or without a stream
             after so many tenths of a second; None: never.
     """
@@ -53,6 +80,7 @@ class Request:
     temperature: float = 1.0
     seeded: bool = True
     adapter: str = ""
+    hostile: str = ""
     abort_after: int | None = None
 
     def body(self, model: str, with_priority: bool) -> dict[str, Any]:
@@ -76,7 +104,7 @@ class Request:
             found["structured_outputs"] = {"regex": f"[a-z ]{{{MOST_LETTERS}}}"}
         if with_priority:
             found["priority"] = self.priority
-        return found
+        return found | HOSTILE.get(self.hostile, {})
 
 
 @lru_cache(maxsize=4)
@@ -96,6 +124,7 @@ def draw(
     grammars: bool = True,
     adapters: Sequence[str] = (),
     answer: int = LONGEST_ANSWER,
+    hostile: bool = False,
 ) -> Request:
     """The request of this number.
 
@@ -105,6 +134,7 @@ def draw(
         grammars: whether some ask for one.
         adapters: names of those that the server has; some ask for one.
         answer: tokens of the longest answer.
+        hostile: whether some ask for what no batch can hold.
     """
     chance = random.Random(f"{seed} {number}")
     prompt = _prompt(chance, seed, text, longest)
@@ -126,7 +156,10 @@ def draw(
         likeliest, temperature = chance.choice((2, 4, 16)), chance.choice((0.7, 1.0))
         seeded = chance.random() < 0.5
         request = replace(request, likeliest=likeliest, temperature=temperature, seeded=seeded)
-    return replace(request, adapter=chance.choice(("", *adapters)))
+    request = replace(request, adapter=chance.choice(("", *adapters)))
+    if hostile and chance.random() < 0.12:
+        request = replace(request, hostile=chance.choice([*HOSTILE]))
+    return request
 
 
 def draw_growing(seed: int, number: int, text: Sequence[int]) -> Request:

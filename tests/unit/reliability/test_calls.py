@@ -64,8 +64,17 @@ def test_some_calls_fit_the_schema_and_some_do_not(generated):
     assert not all(fits)
 
 
+def test_hostile_calls_come_first(generated):
+    hostile = calls.hostile(SCHEMA, "a-model")
+    assert generated[: len(hostile)] == hostile
+    assert not any(call.hostile for call in generated[len(hostile) :])
+    assert {call.path for call in hostile} == {"/v1/completions"}
+    assert b"NaN" in hostile[0].data
+
+
 def test_most_calls_name_the_model_and_none_asks_for_much(generated):
-    bodies = [call.body for call in generated if isinstance(call.body, dict)]
+    drawn = [call for call in generated if not call.hostile]
+    bodies = [call.body for call in drawn if isinstance(call.body, dict)]
     named = [body for body in bodies if body.get("model") == "a-model"]
     assert len(bodies) / 2 < len(named) < len(bodies)
     for body in bodies:

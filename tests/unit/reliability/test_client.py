@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from reliability import client
-from reliability.client import ABORTED, ANSWERED, FAILED, HUNG, Answer, Target
+from reliability.client import ABORTED, ANSWERED, FAILED, HUNG, REFUSED, Answer, Target
 from reliability.traffic import Request
 
 
@@ -28,8 +28,8 @@ class Served:
         body = await request.json()
         self.bodies.append(body)
         kind, tokens = body["prompt"][0], list(range(body["max_tokens"]))
-        if kind == 500:
-            return web.Response(status=500, text="engine is dead")
+        if kind in (400, 500):
+            return web.Response(status=kind, text="engine is dead")
         if not body["stream"]:
             await asyncio.sleep(30 if kind == 3 else 0)
             logprobs = {"token_logprobs": [-1.0] * len(tokens)} if "logprobs" in body else None
@@ -116,6 +116,14 @@ def test_streams_and_whole_answers_are_read_to_their_end(served: Served) -> None
     assert (asked["n"], asked["top_k"], asked["logprobs"], asked["priority"]) == (2, 1, 1, 5)
     assert bodies["[1, 9]True"]["temperature"] == 0.0
     assert bodies["[1]False"]["structured_outputs"] == {"regex": "[a-z ]{1000}"}
+
+
+def test_hostile_requests_may_be_refused_and_others_may_not(served: Served) -> None:
+    hostile = Request(0, (400,), 4, hostile="no temperature")
+    refused, failed, dead = send(
+        served, hostile, Request(1, (400,), 4), Request(2, (500,), 4, hostile="no temperature")
+    )
+    assert (refused.outcome, failed.outcome, dead.outcome) == (REFUSED, FAILED, FAILED)
 
 
 def test_clients_that_close(served: Served) -> None:

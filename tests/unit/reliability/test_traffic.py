@@ -97,3 +97,12 @@ def test_answers_may_be_longer() -> None:
     assert max(request.max_tokens for request in drawn) == 256
     assert all(len(request.prompt) + request.max_tokens <= 512 for request in drawn)
     assert traffic.draw(7, 3, TEXT, 512, answer=traffic.LONGEST_ANSWER) == DRAWN[3]
+
+
+def test_hostile_requests_come_beside_the_others_which_stay_as_they_were() -> None:
+    drawn = [traffic.draw(7, number, TEXT, 512, hostile=True) for number in range(1000)]
+    assert [replace(request, hostile="") for request in drawn] == DRAWN
+    assert {request.hostile for request in drawn} == {"", *traffic.HOSTILE}
+    assert 50 < sum(bool(request.hostile) for request in drawn) < 200
+    one = next(request for request in drawn if request.hostile == "infinite temperature")
+    assert one.body("target", False)["temperature"] == float("inf")
