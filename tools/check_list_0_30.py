@@ -280,6 +280,7 @@ EMULATED = (
     f"{GROUPS}::test_proposals_where_vllm_shortens_requests_to_memory[v2]",
     f"{GROUPS}::test_aborted_requests_leave_the_others_as_they_were",
     "tests/emulated/drafting/test_drafting_sampling.py",
+    "tests/emulated/drafting/test_hostile_requests.py",
     "tests/emulated/drafting/test_prompt_embeddings.py",
     "tests/emulated/drafting/test_own_weights_told.py::test_embeddings_of_another_checkpoint[own-v1]",
     "tests/emulated/drafting/test_own_weights_told.py::test_embeddings_of_another_checkpoint[own-v2]",
