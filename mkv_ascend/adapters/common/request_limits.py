@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import SamplingParams
 
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.patching import patch
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.sampling_params import SamplingParams
 
 LARGEST = torch.finfo(torch.float32).max
 """Batches hold numbers in float32."""
@@ -41,6 +41,9 @@ def refuse_numbers(inputs: Mapping[str, Any], params: Any) -> None:
 
 def _numbers(params: Any) -> Iterator[tuple[str, float]]:
     """Name and value of each number of sampling; ``extra_args`` are for other packages."""
+    # vLLM imports its platform while it makes this module.
+    from vllm.sampling_params import SamplingParams
+
     if isinstance(params, SamplingParams):
         for name in params.__struct_fields__:
             value = getattr(params, name)

@@ -27,6 +27,7 @@ REFUSED = [
     {"temperature": 1e300},
     {"repetition_penalty": NONE},
     {"repetition_penalty": INFINITE},
+    {"repetition_penalty": 1e300},
     {"min_tokens": LONGEST, "max_tokens": LONGEST},
     {"stop_token_ids": [100000], "min_tokens": 4},
     {"stop_token_ids": [-1], "min_tokens": 4},

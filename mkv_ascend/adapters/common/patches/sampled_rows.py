@@ -65,6 +65,7 @@ from mkv_ascend.adapters.patching import patch
         "tests/emulated/drafting/test_drafting_parameters.py::test_allowed_tokens",
         "tests/emulated/drafting/test_drafting_parameters.py"
         "::test_what_counts_tokens_with_asynchronous_scheduling",
+        "tests/emulated/drafting/test_hostile_requests.py",
         "tests/unit/adapters/test_sampled_rows.py",
     ),
 )
