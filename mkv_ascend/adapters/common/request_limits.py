@@ -8,6 +8,7 @@ all. And vllm-ascend's copies of vLLM's batch and samplers leave out some of wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,11 +33,11 @@ def refuse_numbers(inputs: Mapping[str, Any], params: Any) -> None:
     """
     for name, value in _numbers(params):
         if not abs(value) <= LARGEST:
-            raise _refusal(name, value, f"numbers of at most {LARGEST:.4g}", "send one")
+            raise _refusal(name, shortened(value), f"numbers of at most {LARGEST:.4g}", "send one")
     for part in (inputs, inputs.get("encoder_prompt"), inputs.get("decoder_prompt")):
         embeddings = part.get("prompt_embeds") if part else None
         if embeddings is not None and not bool(torch.isfinite(embeddings).all()):
-            raise _refusal("prompt_embeds", "not finite", "finite numbers", "send those")
+            raise _refusal("prompt_embeds", "that are not finite", "finite numbers", "send those")
 
 
 def _numbers(params: Any) -> Iterator[tuple[str, float]]:
@@ -54,7 +55,7 @@ def _numbers(params: Any) -> Iterator[tuple[str, float]]:
 def _refusal(name: str, asked: Any, possible: str, change: str) -> VLLMValidationError:
     """A status of 400, in three parts."""
     return VLLMValidationError(
-        f"{name} of the request is {asked}. Possible: {possible}. "
+        f"The request asks for {name} {asked}. Possible: {possible}. "
         f"Change: {change}, or leave {name} out.",
         parameter=name,
     )
@@ -118,7 +119,9 @@ def refuse_sampling(params: SamplingParams, prompt: int, config: VllmConfig) -> 
         used = name != "stop_token_ids" or params.min_tokens
         outside = [one for one in getattr(params, name) or () if not 0 <= one < vocabulary]
         if used and outside:
-            raise _refusal(name, outside, f"0 to {vocabulary - 1}", "name tokens of the model")
+            raise _refusal(
+                name, shortened(outside), f"0 to {vocabulary - 1}", "name tokens of the model"
+            )
     if getattr(config, "use_v2_model_runner", False):
         for name, asked, most in _room_of_v2(params):
             if asked > most:
