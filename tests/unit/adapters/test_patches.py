@@ -54,8 +54,8 @@ def test_the_test_that_a_record_names_exists(entry):
 MOST_ON_V1_OF_0_30 = 38
 """What a port of that adapter has to judge; upstream's own repairs let the number fall.
 
-Thirty, and what caches of 8 bits, experts without gates, the memory of graphs, drafts over
-pipeline stages and prompts in parts need."""
+Thirty, and what caches of 8 bits, experts without gates, the memory of graphs, drafts over pipeline
+stages, prompts in parts and requests that reach others need."""
 NOT_LEFT_OUT_YET = {
     "verify steps on keys and values of 8 bits",
     "prompts in parts beside drafts",
