@@ -47,6 +47,7 @@ def session(request, tmp_path_factory):
     speculation["model"] = write_llama(folder / "draft", noise=0.01)
     engine = {"model": target, "dtype": "float32", "enforce_eager": True, "max_num_seqs": 10}
     engine |= {"max_model_len": LONGEST, "num_gpu_blocks_override": 64, "seed": 0}
+    engine["disable_log_stats"] = False
     engine |= {"speculative_config": speculation, "enable_prefix_caching": False}
     asked = {"engine": engine, "prompts": PROMPTS, "tokens": TOKENS, "values": VALUES}
     asked["greedy"] = GREEDY
