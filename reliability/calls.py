@@ -92,11 +92,11 @@ def generate(
 
 def hostile(schema: Mapping[str, Any], model: str) -> list[Call]:
     """Calls that ask for what no batch can hold."""
-    begun = {
+    begun: dict[str, dict[str, Any]] = {
         "/v1/completions": {"prompt": "the quick brown fox"},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "the quick brown fox"}]},
     }
-    few = {"model": model, "max_tokens": MOST_TOKENS // 2, "temperature": 0.0}
+    few: dict[str, Any] = {"model": model, "max_tokens": MOST_TOKENS // 2, "temperature": 0.0}
     bodies = [
         (path, {**few, **begun[path], **fields})
         for path in begun

@@ -44,7 +44,7 @@ def session(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     target = write_llama(folder / "target")
     speculation = {"method": "draft_model", "num_speculative_tokens": K}
-    speculation["model"] = write_llama(folder / "draft", noise=0.01)
+    speculation["model"] = write_llama(folder / "draft", noise=0.003)
     engine = {"model": target, "dtype": "float32", "enforce_eager": True, "max_num_seqs": 10}
     engine |= {"max_model_len": LONGEST, "num_gpu_blocks_override": 64, "seed": 0}
     engine["disable_log_stats"] = False
@@ -57,7 +57,7 @@ def session(request, tmp_path_factory):
 
 def test_no_number_of_a_request_reaches_another(session):
     assert_greedy(session["target"], PROMPTS, session["tokens"], TOKENS, "float32")
-    assert session["accepted"] > 0.2 * K * session["drafts"] > 10
+    assert session["accepted"] > 0.1 * K * session["drafts"] > 10
 
 
 def test_a_seed_draws_the_same_tokens_beside_requests_that_verify_drafts(session):
