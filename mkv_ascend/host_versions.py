@@ -66,7 +66,7 @@ def _registered(source: str) -> frozenset[str]:
                 names = node.value.keys
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("register_model"):
             names = [*node.args[:1]]
-        found |= {one.value for one in names if isinstance(one, ast.Constant)}
+        found |= {str(one.value) for one in names if isinstance(one, ast.Constant)}
     return frozenset(found)
 
 

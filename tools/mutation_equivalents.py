@@ -199,10 +199,6 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("attention.selection.x__vllm_option", f"{_BY_KIND}, None)"): _NO_KIND,
     ("attention.selection.x__vllm_option", f"{_BY_KIND}, 'XXXX')"): _NO_KIND,
     (
-        "checks.model_config.xǁModelConfigǁmtp_layers",
-        "-    count = counts.get(self.model_type, 0)\n+    count = counts.get(self.model_type)",
-    ): "it is only asked whether it is true where there is none",
-    (
         "drafting.draft_counts.xǁDraftCountsǁshapes",
         "-    numbers = range(1, len(self.by_requests))\n"
         "+    numbers = range(len(self.by_requests))",

@@ -146,8 +146,9 @@ def _shapes(header: Mapping[str, Any], stored: int) -> Iterator[tuple[str, tuple
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        shape = entry.get("shape") if isinstance(entry, dict) else None
-        place = entry.get("data_offsets") if isinstance(entry, dict) else None
+        known: dict[str, Any] = entry if isinstance(entry, dict) else {}
+        shape: Any = known.get("shape")
+        place: Any = known.get("data_offsets")
         if not (_are_counts(shape) and _are_counts(place) and len(place) == 2):
             raise _BrokenError(f"has a tensor {_shown(name)} without a shape or a place")
         if place[1] > stored:

@@ -169,13 +169,6 @@ DRAFTS = (
     one("16 draft tokens", "tokens-per-step", LLAMA, *spec(DRAFT, 16), says=("17", "1 to 15")),
     one("0 draft tokens", "speculation-tokens", LLAMA, *spec(DRAFT, 0)),
     one("no number of tokens", "speculation-tokens", LLAMA, *spec(DRAFT, None)),
-    one(
-        "3 draft tokens of 2 modules",
-        "speculation-tokens",
-        "{two-modules}",
-        *spec(None, 3, method="mtp"),
-        says=("2 modules", "up to 2, or a multiple", "write 2"),
-    ),
     one("tokens as words", "speculation-tokens", LLAMA, *spec(DRAFT, "three")),
     one("a list", "speculation-form", LLAMA, "--speculative-config", "[3]", says="a JSON object"),
     one("model as a number", "speculation-form", LLAMA, "--speculative-config", '{"model": 3}'),

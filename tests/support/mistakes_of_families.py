@@ -39,9 +39,16 @@ ARGUMENTS = (
         *(LLAMA, *spec("{gemma2}")),
         says=(CAPPED, "a draft whose layers do not ask for it"),
     ),
+    one(
+        "3 draft tokens of 2 modules",
+        "speculation-tokens",
+        "{two-modules}",
+        *spec(None, 3, method="mtp"),
+        says=("2 modules", "up to 2, or a multiple", "write 2"),
+    ),
     one("a target with ALiBi", "backend", "{bloom}", says="computes alibi_slopes (ALiBi"),
 )
-"""Of arguments of attention layers that no backend computes."""
+"""Of layers that predict, and of arguments of attention layers that no backend computes."""
 
 KEPT_STATES = (
     one(

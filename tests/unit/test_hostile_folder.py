@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_untrusted_input import CONFIG, WritesAFile
+from tests.support.hostile_files import CONFIG, WritesAFile
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(sys.executable).with_name("mkv-ascend")

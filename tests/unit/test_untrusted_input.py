@@ -19,25 +19,15 @@ import pytest
 
 from mkv_ascend import cli, envs
 from mkv_ascend.adapters.refusal import StartUpRefused
+from tests.support.hostile_files import CONFIG, WritesAFile
 
 PACKAGE = Path(cli.__file__).parent
-CONFIG = Path(__file__).resolve().parents[1] / "data" / "configs" / "Llama-3.1-8B" / "config.json"
 
 
 @pytest.fixture(autouse=True, scope="module")
 def defaults_without_a_process() -> None:
     """Where transformers is imported, defaults are asked for in this process."""
     pytest.importorskip("transformers")
-
-
-class WritesAFile:
-    """A pickle that writes a file when it is loaded."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.path),)
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ def refuse_sampling(params: SamplingParams, prompt: int, config: VllmConfig) -> 
             raise _refusal(
                 "thinking_token_budget",
                 f"{params.thinking_token_budget}, which vllm-ascend's batch does not have here",
-                "max_tokens, or vllm-ascend 0.30.0rc2",
+                "max_tokens, or a newer vllm-ascend",
                 "set max_tokens",
             )
 

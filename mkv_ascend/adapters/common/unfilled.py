@@ -128,9 +128,9 @@ def refuse(config: VllmConfig, proposer: Any) -> None:
     Raises:
         ValueError: with the names of parameters.
     """
-    draft = getattr(proposer, "model", None)
+    draft: nn.Module | None = getattr(proposer, "model", None)
     found = _unfilled.pop(draft, None) if draft is not None else None
-    if not found:
+    if draft is None or not found:
         return
     used = set(draft.modules())
     folder = config.speculative_config.draft_model_config.model

@@ -15,19 +15,21 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
-
 from mkv_ascend.adapters.patching import patch
 
 if TYPE_CHECKING:
     import torch
+    from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
 ALL_TOKENS = -1
 """A word of a mask that allows each of its 32 tokens."""
 
 
-class GrammarBehindReasoning(StructuredOutputGrammar):
-    """A grammar that begins with the first token behind the reasoning."""
+class GrammarBehindReasoning:
+    """A grammar of vLLM's that begins with the first token behind the reasoning.
+
+    It has the methods that vLLM asks of a ``StructuredOutputGrammar``.
+    """
 
     def __init__(
         self, grammar: StructuredOutputGrammar, reasoner: Any, prompt: Iterable[int], drafts: int
@@ -93,10 +95,6 @@ class GrammarBehindReasoning(StructuredOutputGrammar):
         """Whether the grammar has come to its end."""
         return self._grammar.is_terminated()
 
-    def reset(self) -> None:
-        """Nobody asks for it."""
-        raise NotImplementedError("GrammarBehindReasoning.reset")
-
 
 @patch(
     name="grammars behind the end of reasoning",
@@ -121,7 +119,9 @@ class GrammarBehindReasoning(StructuredOutputGrammar):
         "tests/emulated/drafting/test_changes_within_steps.py",
     ),
 )
-def begin_behind_reasoning(original: Any, manager: Any, request: Any) -> StructuredOutputGrammar:
+def begin_behind_reasoning(
+    original: Any, manager: Any, request: Any
+) -> StructuredOutputGrammar | GrammarBehindReasoning:
     """The grammar of a request, which sees to the reasoning before it by itself."""
     grammar: StructuredOutputGrammar = original(manager, request)
     asked, reasoner = request.structured_output_request, manager._get_reasoner(request)
