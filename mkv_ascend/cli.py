@@ -25,7 +25,6 @@ DESCRIPTION = "Any draft model for any target model on Ascend NPUs: a vLLM platf
 
 COMMANDS = {
     "advise": "mkv_ascend.commands.advise",
-    "bench": "mkv_ascend.commands.bench",
     "check": "mkv_ascend.commands.check",
     "completion": "mkv_ascend.commands.completion",
     "demo": "mkv_ascend.commands.demo",
@@ -38,7 +37,6 @@ COMMANDS = {
 
 DISTRIBUTIONS = {
     "numpy": "'mkv-ascend[check]'",
-    "simpy": "'mkv-ascend[check]'",
     "transformers": "'mkv-ascend[check]'",
     "vllm_ascend": "vllm-ascend",
     "yaml": "pyyaml",
@@ -74,8 +72,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    if words[:1] in (["bench"], ["demo"]):
-        # They draw on the terminal.
+    if words[:1] == ["demo"]:
+        # It draws on the terminal.
         return _run(words)
     out: Any = PlainStream(sys.stdout, is_for_people=False)
     err: Any = PlainStream(sys.stderr, is_for_people=True)

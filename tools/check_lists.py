@@ -200,8 +200,6 @@ EMULATED = {
         f"--deselect={SETTINGS}::test_a_recurrent_draft_leaves_the_target_its_prefix_hits[lfm2]",
         # Refused there, which test_kimi_linear.py shows as well.
         f"--deselect={CELL}[kda/dense]",
-        # Two servers and their client, whose parts have unit tests.
-        "--deselect=tests/emulated/platform/test_bench.py::test_a_pair_with_and_without_its_draft",
         # Weights and caches of 8 bits, but for graphs of both models: static scales are so coarse
         # that rounding decides more tokens than near ties may be, as the processor is.
         f"--deselect={EIGHT_BITS}::test_target_of_8_bits_with_bfloat16_draft[eager-v1]",

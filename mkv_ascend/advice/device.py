@@ -35,8 +35,6 @@ class Device:
     cube_seconds: float
     vector_seconds: float
     communication_seconds: float
-    link_bytes_per_second: float
-    """Between machines, each way."""
 
     @cached_property
     def reached_bytes_per_second(self) -> float:

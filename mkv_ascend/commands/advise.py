@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.advice.device import CHIPS
-from mkv_ascend.commands import advise_candidates, advise_cluster, advise_text
+from mkv_ascend.commands import advise_candidates, advise_text
 from mkv_ascend.commands.advise_candidates import Candidate
 from mkv_ascend.commands.argument_types import positive
 from mkv_ascend.commands.draft_options import LOOK_UP, DraftOptionError
@@ -36,8 +36,6 @@ EXAMPLES = """\
 examples:
   mkv-ascend advise /models/Qwen3-32B --draft /models/Qwen3-0.6B --tp 4 --acceptance 0.7
   mkv-ascend advise /models/DeepSeek-V3 --method mtp --tp 16 --chip a3 --tokens 1 --length 1.8
-  mkv-ascend advise /models/Qwen3-32B --draft /models/Qwen3-0.6B --tp 4 --acceptance 0.7 \\
-      --engines 16 --prefill 4 --rate 40 --prompt 2000 --output 300
   mkv-ascend advise /models/Qwen3-32B --method suffix --batch 1,26 --tokens 3 --length 1.9 --json
   mkv-ascend advise /models/Qwen3-32B --tp 4 --draft /models/Qwen3-0.6B \\
       --draft eagle3=/models/Qwen3-32B-eagle3 --acceptance 0.75,0.65
@@ -90,7 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a result of vllm bench serve --save-result of this target without a draft",
     )
     parser.add_argument("--json", action="store_true", help="answer as one JSON object")
-    advise_cluster.add_arguments(parser)
 
 
 def _batches(text: str) -> tuple[int, ...]:
@@ -110,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         answer = advise(arguments)
-    except (ExplainError, MeasuredError, DraftOptionError, advise_cluster.ClusterError) as error:
+    except (ExplainError, MeasuredError, DraftOptionError) as error:
         print(f"mkv-ascend advise: {error}", file=sys.stderr)
         return EXIT_REFUSED
     if arguments.json:
@@ -180,13 +177,6 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
         _of_batch(serving, drafting, requests, acceptance, arguments.tokens)
         for requests in arguments.batch
     ]
-    memory = _memory(arguments, candidate, serving, drafting)
-    cluster = {}
-    if advise_cluster.is_asked(arguments):
-        asked = advise_cluster.Asked(
-            advise_cluster.own_options(arguments), serving, drafting, acceptance, memory
-        )
-        cluster = {"cluster": advise_cluster.simulated(asked)}
     return {
         "target": models[0].folder.resolve().name,
         "draft": models[1].folder.resolve().name if len(models) > 1 else None,
@@ -202,8 +192,7 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
         "error_band": serving.calibration.band,
         "calibration": serving.calibration.source,
         "batches": batches,
-        "memory": memory,
-        **cluster,
+        "memory": _memory(arguments, candidate, serving, drafting),
     }
 
 

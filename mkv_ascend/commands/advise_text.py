@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from mkv_ascend.commands import advise_cluster
-
 __all__ = ["lines"]
 
 
@@ -62,7 +60,6 @@ def _alone(answer: dict[str, Any]) -> list[str]:
         )
     told += [f"  {batch['verdict']}" for batch in answer["batches"]]
     told += _line_of_scheduling(answer)
-    told += advise_cluster.lines(answer.get("cluster"))
     memory = answer["memory"]
     text = f"  weights {memory['weight_bytes'] / 2**30:.1f} GiB on each device"
     if "unplanned" in memory:

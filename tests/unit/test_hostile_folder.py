@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(sys.executable).with_name("mkv-ascend")
 PACKAGES = (
     *("mkv_ascend", "emulated_npu", "vllm", "vllm_ascend", "torch", "torch_npu", "transformers"),
-    *("numpy", "yaml", "simpy", "huggingface_hub", "jinja2", "acl", "regex", "sitecustomize"),
+    *("numpy", "yaml", "huggingface_hub", "jinja2", "acl", "regex", "sitecustomize"),
     *("usercustomize", "conftest", "_distutils_hack"),
 )
 """What commands import of others; beside all of the standard library."""

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mkv_ascend.advice import measured
-from mkv_ascend.advice.cluster.step_time import StepTime
 from mkv_ascend.advice.device import CHIPS, HOST_TERMS, Calibration, Device, read_device
 from mkv_ascend.advice.prediction import (
     Drafting,
@@ -19,7 +18,7 @@ from mkv_ascend.advice.prediction import (
     length_of,
     predict,
 )
-from mkv_ascend.advice.work import Experts, LayerWork, ModelWork, Part, batch, forward
+from mkv_ascend.advice.work import Experts, LayerWork, ModelWork, forward
 
 DEVICE = Device(
     memory_bytes=2.0**36,
@@ -30,7 +29,6 @@ DEVICE = Device(
     cube_seconds=5e-6,
     vector_seconds=2e-6,
     communication_seconds=1e-5,
-    link_bytes_per_second=1e9,
 )
 HOST = Calibration({"step": 0.01, "layer": 0.002, "request": 0.003, "speculation": 0.02}, 0.3, "-")
 NO_HOST = Calibration(dict.fromkeys(HOST_TERMS, 0.0), 0.3, "-")
@@ -142,57 +140,6 @@ def test_what_holds_of_every_prediction(
     longer = replace(serving, context=context * 2)
     assert predict(longer, drafting, requests, tokens, found.length).verify >= found.verify
     assert found.bounds[0] <= found.speed_up <= found.bounds[1]
-
-
-def test_a_batch_of_parts_reads_its_weights_once() -> None:
-    """Two halves of a batch are the batch, and a prompt adds its own rows and context."""
-    experts = replace(LAYER, window=300, experts=Experts(count=8, chosen=2, elements=1e6))
-    model = ModelWork((LAYER, experts, LAYER), head=1e8)
-    half = Part(4, 3, 1000)
-    assert batch(model, DEVICE, [half, half]) == forward(model, DEVICE, 8, 3, 1000)
-    alone = forward(model, DEVICE, 8, 3, 1000)
-    beside = batch(model, DEVICE, [Part(8, 3, 1000), Part(1, 500, 250)])
-    pairs = sum(500 * 250 * layer.pair_flop for layer in model.layers)
-    weights = 2 * 500 * (3 * 1e8 + 1e8 + 2 * 1e6)
-    assert beside.flop - alone.flop == pytest.approx(pairs + weights)
-    assert beside.bytes - alone.bytes < 3 * 2048 * 250 * 2 + 8e6 * 2
-    assert beside.starts == alone.starts
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-@pytest.mark.parametrize("tokens", [0, 3])
-def test_a_step_without_prompts_takes_what_is_predicted(tokens: int, at_once: bool) -> None:
-    drafting = Drafting(DRAFT, at_once, 2, ahead=False)
-    serving = replace(SERVING, calibration=HOST, ahead=False, full_graphs=False)
-    predicted = predict(serving, drafting, 8, tokens, 1.0)
-    expected = predicted.verify + predicted.draft + predicted.host
-    seconds = StepTime(serving, drafting, tokens).seconds(8, 1000, [])
-    assert seconds == pytest.approx(expected)
-
-
-def test_host_time_is_that_of_the_step_whatever_was_asked_before() -> None:
-    """Steps of as many requests share it: not those that draft and those that only read.
-
-    An engine whose draft waits reads prompts in steps that wait, too.
-    """
-    serving = replace(SERVING, calibration=HOST)
-    drafting = Drafting(DRAFT, ahead=False)
-    shared = StepTime(serving, drafting, 3)
-    prompts = [Part(1, 10, 0.0)] * 2
-    steps = [(2, 500.0, []), (0, 0.0, prompts), (1, 500.0, prompts[:1]), (2, 500.0, [])]
-    for decoding, context, read in steps:
-        host = 0.01 + 0.003 * (decoding + len(read)) + (0.02 if decoding else 0.0)
-        free = StepTime(replace(serving, calibration=NO_HOST), drafting, 3)
-        found = shared.seconds(decoding, context, read) - free.seconds(decoding, context, read)
-        assert found == pytest.approx(host)
-
-
-def test_a_draft_reads_prompts_too() -> None:
-    prompt = [Part(1, 512, 256)]
-    with_draft = StepTime(SERVING, Drafting(DRAFT), 3).seconds(0, 0.0, prompt)
-    without = StepTime(SERVING, Drafting(), 0).seconds(0, 0.0, prompt)
-    one_pass = batch(DRAFT, DEVICE, prompt).seconds(DEVICE)
-    assert with_draft - without == pytest.approx(one_pass)
 
 
 def test_host_time_is_moved_by_the_mean_of_runs_and_none_counts_for_less_than_no_host() -> None:

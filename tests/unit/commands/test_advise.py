@@ -4,15 +4,9 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import transformers  # noqa: F401  So that defaults of configs are asked for in this process.
 
@@ -264,104 +258,6 @@ def test_options_out_of_range_are_refused(
         cli.main(["advise", *PAIR, EAGLE, *options])
     assert stopped.value.code == 2
     assert "error: " in capsys.readouterr().err.splitlines()[-1]
-
-
-CLUSTER = (*PAIR, EAGLE, "--acceptance", "0.7", "--tokens", "3", "--requests", "200")
-
-
-def test_a_cluster_with_and_without_the_draft(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    asked = (*CLUSTER, "--engines", "4", "--rate", "4", "--shared", "0.5,4,512")
-    cluster = advise_json(capsys, *asked)["cluster"]
-    assert cluster == advise_json(capsys, *asked)["cluster"]
-    assert cluster["with"]["tokens"] == 3
-    for side in ("with", "without"):
-        times = cluster[side]["ttft_ms"]
-        assert 0 < times["p50"] <= times["p90"] <= times["p99"]
-        assert not cluster[side]["overloaded"]
-        assert cluster[side]["refused"] == 0
-    assert cluster["with"]["tpot_ms"]["p50"] < cluster["without"]["tpot_ms"]["p50"]
-    fewer = advise_json(capsys, *asked[:-5], "2", *asked[-4:])["cluster"]
-    apart = advise_json(capsys, *asked, "--prefill", "2")["cluster"]
-    assert (fewer["engines"], apart["engines"], apart["prefill"]) == (2, 4, 2)
-    # Two engines that only decode are not held up by prompts, as two that do both are.
-    assert apart["without"]["tpot_ms"]["p99"] < fewer["without"]["tpot_ms"]["p99"]
-    busy = advise_json(capsys, *CLUSTER, "--engines", "1", "--rate", "40")["cluster"]
-    assert busy["without"]["overloaded"]
-    assert cli.main(["advise", *CLUSTER, "--engines", "1", "--rate", "40"]) == 0
-    assert "waits go on growing" in capsys.readouterr().out
-    trace = tmp_path / "trace.jsonl"
-    trace.write_text('{"arrival": 0, "prompt_tokens": 100, "output_tokens": 5}\n')
-    one = advise_json(capsys, *CLUSTER, "--engines", "1", "--trace", str(trace))["cluster"]
-    assert one["without"]["ttft_ms"]["p50"] == one["without"]["ttft_ms"]["p99"]
-
-
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_a_command_that_is_killed_leaves_no_simulation(ending: signal.Signals) -> None:
-    """Each side of a long one has a process of its own."""
-    words = (*PAIR, EAGLE, "--acceptance", "0.7", "--tokens", "3", "--requests", "400000")
-    command = [sys.executable, "-m", "mkv_ascend", "advise", *words]
-    with subprocess.Popen(
-        [*command, "--engines", "100", "--rate", "100"], stdout=subprocess.DEVNULL
-    ) as running:
-        main = psutil.Process(running.pid)
-        simulate = wait_for(lambda: [one for one in main.children() if is_simulating(one)], 2)
-        running.send_signal(ending)
-    gone, alive = psutil.wait_procs(simulate, timeout=HANG_SECONDS)
-    assert (len(gone), alive) == (2, [])
-
-
-HANG_SECONDS = 60
-
-
-def is_simulating(process: psutil.Process) -> bool:
-    """Whether it was spawned for a side; its start alone takes less time of a processor."""
-    try:
-        return "spawn_main" in " ".join(process.cmdline()) and sum(process.cpu_times()[:2]) > 1
-    except psutil.NoSuchProcess:  # some other child, such as one that imports ask the machine by
-        return False
-
-
-def wait_for(find: Callable[[], list[psutil.Process]], number: int) -> list[psutil.Process]:
-    until = time.monotonic() + HANG_SECONDS
-    while len(found := find()) < number:
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--rate", "1"), "need --engines"),
-        (("--engines", "2"), "needs --rate R or --trace FILE"),
-        (("--engines", "2", "--rate", "1", "--trace", "x"), "one of the two"),
-        (("--engines", "2", "--prefill", "2", "--rate", "1"), "at least one must decode"),
-        (("--engines", "2", "--trace", "nowhere"), "--trace: nowhere: "),
-        (("--engines", "1", "--rate", "1", "--prompt", "1000000000000"), "no request fits"),
-    ],
-)
-def test_a_cluster_that_cannot_be_is_one_line(
-    capsys: pytest.CaptureFixture[str], options: tuple[str, ...], words: str
-) -> None:
-    assert cli.main(["advise", *CLUSTER, *options]) == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith("mkv-ascend advise: ")
-    assert words in errors
-    assert errors.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "options", [("--rate", "0"), ("--rate", "x"), ("--shared", "2,1,1"), ("--shared", "0.5,1")]
-)
-def test_numbers_of_a_cluster_out_of_range_are_refused(
-    capsys: pytest.CaptureFixture[str], options: tuple[str, str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["advise", *CLUSTER, "--engines", "2", *options])
-    assert stopped.value.code == 2
-    assert "allowed: " in capsys.readouterr().err
 
 
 def test_how_steps_are_scheduled_is_vllms_default_of_the_method(

@@ -117,10 +117,6 @@ ONE_LINE = {
         (str(MODEL), "--method", "suffix", "--acceptance", "0.5"),
         "which is not installed here: pip install 'mkv-ascend[check]'",
     ),
-    "bench": (
-        (str(MODEL), "--method", "suffix"),
-        "not installed here: pandas, rich, vllm, vllm-ascend",
-    ),
     "check": (
         ("--", "vllm", "serve", str(MODEL)),
         "needs numpy, which is not installed here: pip install 'mkv-ascend[check]'",
