@@ -51,12 +51,12 @@ def candidate_prompts(target: Path) -> list[list[int]]:
 
 
 def decided_outputs(
-    target: Path, drafter: speculation.Drafter, k: int
+    target: Path, drafter: speculation.Drafter, k: int, new_tokens: int = NEW_TOKENS
 ) -> list[tuple[list[int], speculation.SpeculativeOutput]]:
     """The candidates whose decoding no near tie decides, and their decoding."""
     decided = []
     for prompt in candidate_prompts(target):
-        output = speculation.draft_and_verify(target, drafter, prompt, k, NEW_TOKENS)
+        output = speculation.draft_and_verify(target, drafter, prompt, k, new_tokens)
         if output.decided:
             decided.append((prompt, output))
     assert len(decided) >= FEWEST_PROMPTS
@@ -101,13 +101,14 @@ def loops_and_engine(
     window = fields.get("mkv_ascend", {}).get("drafting", {}).get("window")
     if window is not None:
         drafter = WindowedDraft(drafter, window)
-    decided = decided_outputs(directory, drafter, k)
+    new_tokens = fields.pop("max_tokens", NEW_TOKENS)
+    decided = decided_outputs(directory, drafter, k, new_tokens)
     outputs = [output for _, output in decided]
     case = scenario(
         target,
         draft,
         prompts=[prompt for prompt, _ in decided],
-        max_tokens=NEW_TOKENS,
+        max_tokens=new_tokens,
         num_speculative_tokens=k,
         speculative={"method": method},
         engine={

@@ -108,7 +108,7 @@ def test_every_draft_token_eagerly_and_in_graphs(runner, asked, of_loops, tmp_pa
         speculative={"method": method},
         environment=runner,
         graphs="FULL_DECODE_ONLY",
-        capture_sizes=(4, 8),
+        capture_sizes=(4, 8, 12),
     )
     k = case.num_speculative_tokens
     case = dataclasses.replace(case, draft=with_config(head, draft, **asked))
