@@ -51,12 +51,12 @@ def candidate_prompts(target: Path) -> list[list[int]]:
 
 
 def decided_outputs(
-    target: Path, drafter: speculation.Drafter, k: int, new_tokens: int = NEW_TOKENS
+    target: Path, drafter: speculation.Drafter, k: int
 ) -> list[tuple[list[int], speculation.SpeculativeOutput]]:
     """The candidates whose decoding no near tie decides, and their decoding."""
     decided = []
     for prompt in candidate_prompts(target):
-        output = speculation.draft_and_verify(target, drafter, prompt, k, new_tokens)
+        output = speculation.draft_and_verify(target, drafter, prompt, k, NEW_TOKENS)
         if output.decided:
             decided.append((prompt, output))
     assert len(decided) >= FEWEST_PROMPTS
@@ -101,14 +101,17 @@ def loops_and_engine(
     window = fields.get("mkv_ascend", {}).get("drafting", {}).get("window")
     if window is not None:
         drafter = WindowedDraft(drafter, window)
-    new_tokens = fields.pop("max_tokens", NEW_TOKENS)
-    decided = decided_outputs(directory, drafter, k, new_tokens)
+    if sizes := fields.get("capture_sizes"):
+        # Larger ones than all requests are left out. Without a graph for both that run at once,
+        # only steps with one of them would be replayed, and luck says how many there are.
+        fields["capture_sizes"] = tuple(sorted({*sizes, 2 * (k + 1)}))
+    decided = decided_outputs(directory, drafter, k)
     outputs = [output for _, output in decided]
     case = scenario(
         target,
         draft,
         prompts=[prompt for prompt, _ in decided],
-        max_tokens=new_tokens,
+        max_tokens=NEW_TOKENS,
         num_speculative_tokens=k,
         speculative={"method": method},
         engine={
