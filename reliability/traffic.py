@@ -158,7 +158,8 @@ def draw(
         request = replace(request, likeliest=likeliest, temperature=temperature, seeded=seeded)
     request = replace(request, adapter=chance.choice(("", *adapters)))
     if hostile and chance.random() < 0.12:
-        request = replace(request, hostile=chance.choice([*HOSTILE]))
+        # With a grammar, one that allows a single token contradicts itself, and fails alone.
+        request = replace(request, hostile=chance.choice([*HOSTILE]), letters=False)
     return request
 
 

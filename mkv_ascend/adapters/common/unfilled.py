@@ -118,6 +118,12 @@ def has_unfilled(parameter: torch.Tensor) -> bool:
     return any(bool(torch.isnan(piece).any()) for piece in pieces)
 
 
+def _was_filled(parameter: torch.Tensor | None) -> bool:
+    """Whether something wrote it behind the loading, as embeddings of another stage."""
+    is_plain = parameter is not None and parameter.dtype in FLOATS
+    return parameter is not None and is_plain and not has_unfilled(parameter)
+
+
 def refuse(config: VllmConfig, proposer: Any) -> None:
     """Refuse a draft that computes with what nobody wrote, once it has what it shares.
 
@@ -134,7 +140,10 @@ def refuse(config: VllmConfig, proposer: Any) -> None:
         return
     used = set(draft.modules())
     folder = config.speculative_config.draft_model_config.model
-    names = sorted(name for name, module in found if module in used)
+    now = dict(draft.named_parameters())
+    names = sorted(
+        name for name, module in found if module in used and not _was_filled(now.get(name))
+    )
     if not names:
         return
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""

@@ -57,7 +57,7 @@ CHAT_TEMPLATE = (
 """So that chats can be asked for; no model was trained on any."""
 
 TRAIN = "python -m tests.support.tiny_models --train"
-FORMAT = 2
+FORMAT = 3
 """Changes where the same file is unpacked to something else."""
 
 
@@ -159,8 +159,8 @@ def unpack(name: str, path: Path) -> None:
 
     tensors, header = read_packed(name)
     tensors = tensors_beside(name) | tensors
-    for file in CONFIGURATIONS:
-        if file in header:
+    for file in header:
+        if file in CONFIGURATIONS or file.endswith(".py"):
             (path / file).write_text(header[file], encoding="utf-8")
     save_file(tensors, path / WEIGHTS_FILE, metadata={"format": "pt"})
     build_tokenizer(MAX_POSITIONS).save_pretrained(path)
@@ -204,7 +204,9 @@ def pack(name: str, path: Path) -> None:
         for key, value in tensors.items()
         if key not in shared or not torch.equal(value, shared[key])
     }
-    files = (path / file for file in (*CONFIGURATIONS, DESCRIPTION_FILE))
+    files = [path / file for file in (*CONFIGURATIONS, DESCRIPTION_FILE)]
+    # Some checkpoints bring code for their configuration along.
+    files += sorted(path.glob("*.py"))
     header = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
     write_packed(name, tensors, header)
 

@@ -66,5 +66,7 @@ def building(model: ModelBeingBuilt) -> Iterator[None]:
     try:
         with tables, replaced(rotary_embedding, "_ROPE_DICT", {}):
             yield
+        if model.rope_tables is not None:
+            model.rope_tables.share_what_was_not_recorded()
     finally:
         _model.reset(token)

@@ -30,6 +30,9 @@ GLOBALS = tuple(
 )
 """Every module global of vllm-ascend's rotary embedding that belongs to one model."""
 
+TABLES = ("_cos_cache", "_sin_cache", "_cos_sin_cache")
+"""The globals that rotary modules record when they are made; the others are buffers."""
+
 
 class DeferredRows:
     """Placeholder for tables and rows that are filled in later; any part of it is itself."""
@@ -104,6 +107,16 @@ class RopeTables:
             return out
         cosines, sines = (torch.index_select(table, 0, positions) for table in tables)
         return cosines[:, None, None], sines[:, None, None]
+
+    def share_what_was_not_recorded(self) -> None:
+        """Take the process's tables where building the model recorded none.
+
+        A model without rotary embeddings (MLA of Kimi-Linear) records nothing. vllm-ascend's
+        metadata has rows of the tables all the same, which no layer of it turns anything by.
+        """
+        for name in TABLES:
+            if self._values[name] is None:
+                self._values[name] = getattr(rotary_embedding, name)
 
 
 def _read() -> dict[str, Any]:
