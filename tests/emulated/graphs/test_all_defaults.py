@@ -101,7 +101,7 @@ def test_beside_recurrent_states(runner):
 def test_beside_compressed_keys():
     """DeepSeek-V4's own layer. Its hits are longer than these prompts."""
     target = "deepseek_v4_fitted"
-    run_and_judge(target, target, "mtp", requests(target, decks=False, first=6), hits=False)
+    run_and_judge(target, target, "mtp", requests(target, decks=False, first=12), hits=False)
 
 
 @pytest.fixture(scope="module")
