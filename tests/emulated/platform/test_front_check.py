@@ -127,7 +127,7 @@ def test_what_the_host_refuses_is_said_in_its_words_without_a_traceback(answers,
 def test_a_port_that_is_listened_to_is_refused(answers, taken_port):
     """vLLM 0.30.0 does not share it either, and says so by an error of its own."""
     answer = answers["port"]
-    if hosts.NAME == "0.30":
+    if hosts.NAME == "vllm_ascend_0_30":
         assert "Address already in use" in str(answer["raised"])
         return
     assert answer["status"] == 1

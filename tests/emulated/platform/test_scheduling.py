@@ -30,7 +30,8 @@ def configured(method, more, **asked):
         speculative = {"method": method, "num_speculative_tokens": K, **more}
         if DRAFTS[method] is not None:
             speculative["model"] = str(model_directory(DRAFTS[method]))
-    model = str(model_directory("llama_target"))
+    # Layers whose states the block's head reads are the target's.
+    model = str(model_directory("gpt_oss" if method == "dflash" else "llama_target"))
     asked = {"skip_tokenizer_init": True, "dtype": "float16", **asked}
     made = EngineArgs(model=model, speculative_config=speculative, **asked)
     return made.create_engine_config().scheduler_config.async_scheduling
