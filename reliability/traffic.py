@@ -100,7 +100,8 @@ class Request:
                 found["seed"] = self.number
         if self.logprobs:
             found["logprobs"] = 1
-        if self.letters:
+        # With a grammar, one that allows a single token contradicts itself, and fails alone.
+        if self.letters and not self.hostile:
             found["structured_outputs"] = {"regex": f"[a-z ]{{{MOST_LETTERS}}}"}
         if with_priority:
             found["priority"] = self.priority
@@ -158,8 +159,7 @@ def draw(
         request = replace(request, likeliest=likeliest, temperature=temperature, seeded=seeded)
     request = replace(request, adapter=chance.choice(("", *adapters)))
     if hostile and chance.random() < 0.12:
-        # With a grammar, one that allows a single token contradicts itself, and fails alone.
-        request = replace(request, hostile=chance.choice([*HOSTILE]), letters=False)
+        request = replace(request, hostile=chance.choice([*HOSTILE]))
     return request
 
 
