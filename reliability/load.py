@@ -289,7 +289,9 @@ def _note_answers(answers: list[Answer], judge: Judge, found: Findings) -> None:
     outcomes = Counter(found.requests)
     outcomes.update(answer.outcome for answer in answers)
     found.requests = dict(outcomes)
-    found.tokens += sum(len(tokens) for answer in answers for tokens in answer.tokens)
+    # Of a hostile request no token is judged, and none counts.
+    asked = [answer for answer in answers if not answer.request.hostile]
+    found.tokens += sum(len(tokens) for answer in asked for tokens in answer.tokens)
 
 
 def problems_of(answers: list[Answer], judge: Judge) -> list[str]:
