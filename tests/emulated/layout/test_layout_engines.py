@@ -50,7 +50,12 @@ def groups_of(result):
 @pytest.mark.parametrize("tensor_parallel_size", [1, 2], ids=["tp1", "tp2"])
 def test_mla_target_with_window_draft(tensor_parallel_size):
     """vLLM alone asserts that a model with MLA has no sliding window."""
-    case = scenario(*MLA_WITH_WINDOW, engine={"tensor_parallel_size": tensor_parallel_size})
+    model = model_directory(MLA_WITH_WINDOW[0])
+    ids = [reference.token_ids(model, text) for text in texts()]
+    # Those of which the draft knows something.
+    decided = [ids[number] for number in (1, 3, 4, 5, 6, 8, 10, 12)]
+    ranks = {"tensor_parallel_size": tensor_parallel_size}
+    case = scenario(*MLA_WITH_WINDOW, prompts=decided, engine=ranks)
     result = run_and_judge(case)
     assert groups_of(result) == {"target": {0}, "draft": {1}}
     assert result.mean_acceptance_length > 1.8
@@ -165,7 +170,16 @@ def full_length(num_blocks):
 
 
 def test_memory_for_one_request_of_full_length_is_enough():
-    result = run_and_judge(full_length(BLOCKS_OF_ONE_REQUEST))
+    case = full_length(BLOCKS_OF_ONE_REQUEST)
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    # Behind the longest context a proposal has tokens that no sequence may have.
+    cut = [
+        replace(one, tokens=one.tokens[: MAX_MODEL_LEN - len(one.context) + 1])
+        for one in result.proposals
+    ]
+    report = reference.check_drafts(case.draft, cut)
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
     assert result.num_gpu_blocks == BLOCKS_OF_ONE_REQUEST
     assert f"KV cache plan: 2 groups, {BLOCKS_OF_ONE_REQUEST} blocks of " in result.log
     assert re.search(r"One request of 512 tokens takes 9 blocks .*: 1\.00 at once", result.log)
