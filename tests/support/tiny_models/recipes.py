@@ -327,8 +327,6 @@ FOR_THE_MATRIX = (
     "qwen3_next_dflash",
     "qwen3_next_dspark",
     "qwen3_next_eagle3",
-    "step3p5",
-    "step3p5_mtp",
 )
 """Those that no test uses; ``make matrix`` trains them."""
 
