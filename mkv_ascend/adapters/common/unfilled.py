@@ -17,6 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+    UnquantizedFusedMoEMethod,
+)
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.model_loader import base_loader
 
 from mkv_ascend.adapters.patching import record, replaced
@@ -51,6 +56,8 @@ WITHOUT_VALUES = frozenset(
     {torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty}
 )
 """What makes a tensor of memory as it is. Parameters with values of their own keep them."""
+
+PLAIN = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod, UnquantizedFusedMoEMethod)
 
 _unfilled: weakref.WeakKeyDictionary[nn.Module, list[tuple[str, nn.Module]]]
 _unfilled = weakref.WeakKeyDictionary()
@@ -93,11 +100,7 @@ def noted() -> Iterator[None]:
         return model
 
     def look_first(model: nn.Module, *args: Any, **kwargs: Any) -> None:
-        _unfilled[model] = [
-            (name, model.get_submodule(name.rpartition(".")[0]))
-            for name, parameter in model.named_parameters()
-            if has_unfilled(parameter)
-        ]
+        _unfilled[model] = _without_values(model)
         process(model, *args, **kwargs)
 
     with (
@@ -105,6 +108,32 @@ def noted() -> Iterator[None]:
         replaced(base_loader, "process_weights_after_loading", look_first),
     ):
         yield
+
+
+def _without_values(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Parameters that got nothing, or a part, and the modules that have them.
+
+    A quantised layer has parameters for which some formats of files hold nothing (an offset that is
+    zero): what no quantised layer got is one of those.
+    """
+    found, got = [], set()
+    for name, parameter in model.named_parameters():
+        path, _, kind = name.rpartition(".")
+        module = model.get_submodule(path)
+        if has_unfilled(parameter):
+            found.append((name, module))
+        elif _is_quantised(module):
+            got.add(kind)
+    return [
+        (name, module)
+        for name, module in found
+        if not _is_quantised(module) or name.rpartition(".")[2] in got
+    ]
+
+
+def _is_quantised(module: nn.Module) -> bool:
+    method = getattr(module, "quant_method", None)
+    return method is not None and not isinstance(method, PLAIN)
 
 
 def has_unfilled(parameter: torch.Tensor) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -88,6 +89,28 @@ def test_what_is_not_written_is_refused(
         unfilled.refuse(CONFIG, proposer)
     assert names in str(refused.value)
     assert "/models/draft" in str(refused.value)
+
+
+def test_a_quantised_layer_may_have_what_no_file_of_its_format_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An offset that no layer got is none; a scale that one layer lacks is missing."""
+
+    def quantise(model: Model) -> None:
+        fill(model)
+        for layer in (model.first, model.second):
+            layer.quant_method = object()
+            layer.offset = nn.Parameter(torch.full((2,), math.nan), requires_grad=False)
+            layer.scale = nn.Parameter(torch.ones(2), requires_grad=False)
+
+    unfilled.refuse(CONFIG, load(monkeypatch, quantise))
+
+    def lose_a_scale(model: Model) -> None:
+        quantise(model)
+        model.second.scale.fill_(math.nan)
+
+    with pytest.raises(ValueError, match=r"or a part, for second\.scale, which"):
+        unfilled.refuse(CONFIG, load(monkeypatch, lose_a_scale))
 
 
 def test_what_the_target_gives_is_not_asked_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
