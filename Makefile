@@ -16,11 +16,11 @@ export NUMBA_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format typecheck port unit emulated docs generate lock clean bench matrix soak
+.PHONY: help setup demo test test-all rest lint format typecheck port unit emulated docs generate lock clean bench matrix soak
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "HOST=0.30 sets up and tests the second host: setup, demo, test, port, unit, emulated"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "HOST=0.30 sets up and tests the second host: setup, demo, test, test-all, port, unit, emulated"
 	@echo "RUNNER=v2 lets the demo of that host run on vLLM's model runner V2"
 
 setup: ## virtual environment, requirements, vLLM, vllm-ascend, native parts
@@ -31,8 +31,14 @@ setup: ## virtual environment, requirements, vLLM, vllm-ascend, native parts
 demo: setup ## serve a target with a draft on the emulated NPU, and compare every token
 	@$(BIN)/mkv-ascend demo $(addprefix --runner ,$(RUNNER))
 
-test: setup ## lint, type check, unit tests, emulated tests, docs
+test: setup ## lint, type check, docs, unit tests, one engine of each kind on the emulated NPU
 	@$(CHECKS)
+
+test-all: setup ## what test runs, packaging, and all other engines (half an hour)
+	@$(CHECKS) --all
+
+rest: setup ## what test-all runs beyond test
+	@$(CHECKS) $(if $(filter 0.23,$(HOST)),packaging) rest
 
 lint: setup ## ruff, clang-format, import-linter
 	@$(CHECKS) lint
@@ -52,7 +58,7 @@ unit: setup ## tests that need no device and no engine
 	@$(CHECKS) unit
 
 emulated: setup ## tests that run vLLM on the emulated NPU
-	@$(CHECKS) emulated
+	@$(CHECKS) core rest
 
 bench: setup ## KV groups and memory of pairs of models, beside vLLM's own grouping; custom ops
 	@$(BIN)/python -m benchmarks.kv_layout

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the checks of `make test`: print each command, then a summary with times.
 
-    .venv/bin/python tools/checks.py                   all of them
+    .venv/bin/python tools/checks.py                   those of `make test`
+    .venv/bin/python tools/checks.py --all             those of `make test-all`
     .venv/bin/python tools/checks.py lint unit         the named ones
     .venv-0.30/bin/python tools/checks.py --host 0.30  on another host
 
@@ -23,13 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from check_lists import EMULATED, UNIT
-
 from hosts import DEFAULT, HOSTS, UnknownHostError, host_named
 
 ROOT = Path(__file__).resolve().parent.parent
-HOSTLESS = frozenset({"lint", "types", "docs"})
-"""Groups of checks that look at sources alone; mypy follows no import into a host."""
+HOSTLESS = frozenset({"lint", "types", "docs", "packaging"})
+"""Groups of checks that no host changes; mypy follows no import into one."""
+BEHIND_TEST = frozenset({"packaging", "rest"})
+"""Groups of `make test-all` that `make test` has no time for."""
 GIB_PER_WORKER = 4
 """Memory that one process with tests on the emulated NPU, and the engine it runs, must find."""
 ARITHMETIC = {
@@ -99,9 +100,11 @@ def all_checks(root: Path, host: str = DEFAULT) -> list[Check]:
         return (tool("python"), "-m", "pytest", *shared_out)
 
     cores = os.cpu_count() or 1
-    with_engines = pytest(emulated_workers(cores, memory_gib()))
+    units = (*pytest(max(2, cores)), "tests/unit", "-m")
     # Strict, with its one named relaxation: the tests compare tokens with a float32 reference.
     emulate = (tool("mkv-ascend"), "emulate", "--strict", "--float32-compute", "--")
+    with_engines = (*emulate, *pytest(emulated_workers(cores, memory_gib())))
+    engines = (*with_engines, "--durations=25", "tests/emulated", "-m")
     # The supported release of vllm-ascend that set-up does not install.
     port = ("--release", "0.23.0.post1") if host == DEFAULT else ()
     checks = [
@@ -113,7 +116,7 @@ def all_checks(root: Path, host: str = DEFAULT) -> list[Check]:
         Check("types", "mypy", (tool("mypy"),)),
         Check("port", "port report", (tool("python"), "tools/port_report.py", *port)),
         Check("docs", "mkdocs", (tool("mkdocs"), "build", "--strict", "--quiet")),
-        Check("unit", "unit tests", (*pytest(max(2, cores)), *UNIT[host]), lane="tests"),
+        Check("unit", "unit tests", (*units, "not nightly and not packaging"), lane="tests"),
         # Else vLLM starts a process for each class of model that it meets for the first time.
         Check(
             "classes",
@@ -121,10 +124,12 @@ def all_checks(root: Path, host: str = DEFAULT) -> list[Check]:
             (tool("python"), "tools/warm_up.py", "--tests"),
             lane="tests",
         ),
+        Check("core", "core engines", (*engines, "(core or smoke) and not nightly"), lane="tests"),
+        Check("packaging", "packaging", (*units, "packaging"), lane="tests"),
         Check(
-            "emulated",
-            "emulated tests",
-            (*emulate, *with_engines, "--durations=25", *EMULATED[host]),
+            "rest",
+            "other engines",
+            (*engines, "not nightly and not core and not smoke"),
             lane="tests",
         ),
     ]
@@ -222,7 +227,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=ARITHMETIC,
         help="instructions of torch, oneDNN and MKL, which other processors have",
     )
-    parser.add_argument("groups", nargs="*", metavar="group", help="all, if none is named")
+    parser.add_argument("--all", action="store_true", help="what `make test-all` runs")
+    parser.add_argument(
+        "groups", nargs="*", metavar="group", help="what `make test` runs, if none is named"
+    )
     options = parser.parse_args(arguments)
     wanted = options.groups
     try:
@@ -235,7 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no group {unknown[0]!r} on {options.host}; there are {', '.join(groups)}")
     started = time.monotonic()
-    chosen = [check for check in checks if not wanted or check.group in wanted]
+    asked = set(wanted) or set(groups) - (set() if options.all else BEHIND_TEST)
+    chosen = [check for check in checks if check.group in asked]
     os.environ.update(ARITHMETIC.get(options.arithmetic, {}))
     outcomes = run_lanes(chosen, ROOT)
     print(summary(outcomes, time.monotonic() - started), flush=True)

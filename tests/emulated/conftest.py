@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.support import hosts
 from tests.support.emulation import ON_EMULATOR
 
 HOW_TO_RUN = "mkv-ascend emulate --strict --float32-compute -- pytest tests/emulated"
@@ -33,8 +36,30 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if not ON_EMULATOR and of_the_emulator(collection_path) else None
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the plugin with ``npu``: they run on hardware as they are."""
+    """Let the marks of a test say what is asked with ``-m``, on this host and for this case.
+
+    Tests of the plugin are marked with ``npu``: they run on hardware as they are. What names
+    another host is run nightly here.
+    """
     for item in items:
-        if HERE in item.path.parents and not of_the_emulator(item.path):
+        if HERE not in item.path.parents:
+            continue
+        case = item.name.partition("[")[2].removesuffix("]")
+        item.own_markers[:] = [mark for mark in item.own_markers if is_for(mark, case)]
+        if not of_the_emulator(item.path):
             item.add_marker(pytest.mark.npu)
+        if not runs_on(hosts.VLLM_ASCEND, item.iter_markers("host")):
+            item.add_marker(pytest.mark.nightly("of another host"))
+
+
+def is_for(mark: pytest.Mark, case: str) -> bool:
+    """Whether a mark is for a case of a test: for all, unless it has patterns in ``cases``."""
+    patterns = mark.kwargs.get("cases")
+    return patterns is None or any(case == one or fnmatchcase(case, one) for one in patterns)
+
+
+def runs_on(release: str, marks: Iterable[pytest.Mark]) -> bool:
+    """Whether every mark that names hosts (``0.23``) names that of a release (``0.23.0``)."""
+    return all(release.startswith(mark.args) for mark in marks)

@@ -6,10 +6,13 @@ import pytest
 from benchmarks import acceptance
 from tests.support import engine
 
-pytestmark = pytest.mark.skipif(
-    engine.compared_dtype() != "float32",
-    reason="in 16 bits a near tie is a wrong token, with stock as with ours",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        engine.compared_dtype() != "float32",
+        reason="in 16 bits a near tie is a wrong token, with stock as with ours",
+    ),
+    pytest.mark.nightly("stock with models of its own"),
+]
 
 
 def test_stock_drafts_wrong_tokens_where_ours_drafts_none():

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.kv_layout import below, figures
 from benchmarks.rows import ROWS
 from benchmarks.stock_groups import run_stock
 from tests.support import hosts
 
 
+@pytest.mark.host("0.30")
 @hosts.only_on("vllm_ascend_0_23", "figures that were taken on it; 0.30.0rc2 shares no memory")
 def test_vllm_groups_as_it_did() -> None:
     """Fails when an upgrade of vLLM changes a figure: the benchmark's table then needs a look."""

@@ -118,6 +118,22 @@ def expected_of(merged, head, target, method):
     raise AssertionError("too many near ties")
 
 
+@pytest.mark.host("0.23", cases=["dspark-v1", "dspark-v1-*", "eagle-v1", "mtp-v1", "mtp-v1-*"])
+@pytest.mark.host("0.30", cases=["eagle3-v1-*"])
+@pytest.mark.nightly(
+    "other cases of it stay",
+    cases=[
+        "dflash-*",
+        "dspark-v2",
+        "dspark-v2-*",
+        "eagle-v1-*",
+        "eagle-v2",
+        "eagle3-v1",
+        "eagle3-v2",
+        "eagle3-v2-*",
+        "mtp-v2-*",
+    ],
+)
 @pytest.mark.parametrize("runner", [*EAGERLY, *IN_GRAPHS])
 @pytest.mark.parametrize(("target", "head", "method", "adapted"), CASES)
 def test_tokens_and_drafts(target, head, method, adapted, runner, tmp_path):
@@ -126,6 +142,7 @@ def test_tokens_and_drafts(target, head, method, adapted, runner, tmp_path):
     assert (answer["target_replays"] > 3) == (graphs is not None)
 
 
+@pytest.mark.host("0.23", cases=["*-eager", "eagle-*"])
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"], ids=["eager", "graphs"])
 @pytest.mark.parametrize(("target", "head", "method", "adapted"), CASES[:2])

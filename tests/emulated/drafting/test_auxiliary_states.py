@@ -28,6 +28,8 @@ VERIFIED_IN_GRAPHS = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 16, 24)
 WIDTH = 8
 
 
+@pytest.mark.host("0.23", cases=["gemma3 with vLLM's default settings"])
+@pytest.mark.nightly("other cases of it stay", cases=["granite4"])
 @pytest.mark.parametrize(
     ("target", "depths", "fields"),
     [
@@ -183,6 +185,8 @@ def handing_out(model, depths, count=3, stages=1):
     return model
 
 
+@pytest.mark.core
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("kind", [Adding, Leaving, Plain])
 def test_each_layer_adds_one(kind):
     """Depth ``i`` is ``i`` more than the embedding, whichever way the layers add."""
@@ -195,6 +199,7 @@ def test_each_layer_adds_one(kind):
         assert {state.shape for state in states} == {(tokens, WIDTH)}
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("borders", [(0, 2, 4), (0, 1, 3, 4), (0, 2, 2, 4), (0, 4, 4)])
 @pytest.mark.parametrize("depths", [(0, 1, 2, 3, 4), (4, 2), (0,), (3,), (2, 2)])
 def test_states_travel_with_what_a_stage_sends(borders, depths):
@@ -217,12 +222,14 @@ def test_states_travel_with_what_a_stage_sends(borders, depths):
     assert [state.unique().tolist() for state in states] == [[7.0 + d] for d in sorted({*depths})]
 
 
+@pytest.mark.host("0.23")
 def test_states_of_a_share_of_the_tokens_are_refused():
     stage = handing_out(Stage(0, 2, 4), (1,), count=4, stages=2)
     with pytest.raises(NotImplementedError, match=r"6 tokens at 1 depths .* gave \[3\]"):
         stage(torch.zeros(3, WIDTH), positions=torch.arange(6))
 
 
+@pytest.mark.host("0.23")
 def test_other_depths_replace_those_asked_for_before():
     model = handing_out(Target(Adding), (1, 2))
     model.set_aux_hidden_state_layers((3,))
@@ -231,6 +238,7 @@ def test_other_depths_replace_those_asked_for_before():
     assert model.get_eagle3_default_aux_hidden_state_layers() == (2, 1, 0)
 
 
+@pytest.mark.host("0.23")
 def test_a_pass_that_fails_leaves_no_states_behind():
     model = handing_out(Target(FailingOnce), (1, 2))
     with pytest.raises(RuntimeError, match="out of memory"):
@@ -239,6 +247,7 @@ def test_a_pass_that_fails_leaves_no_states_behind():
     assert [state.unique().tolist() for state in states] == [[1.0], [2.0]]
 
 
+@pytest.mark.host("0.23")
 def test_a_class_that_hands_out_states_stays_as_it_is():
     class Own(Target):
         supports_eagle3, has_own_lm_head, has_own_embed_tokens = True, False, False
@@ -254,6 +263,7 @@ def test_a_class_that_hands_out_states_stays_as_it_is():
     assert model.asked == (1,)
 
 
+@pytest.mark.host("0.23")
 def test_a_class_that_only_says_so_is_given_hooks():
     """MiMo derives from Qwen2, and its decoder has a forward of its own."""
 
@@ -277,6 +287,7 @@ def test_a_class_that_only_says_so_is_given_hooks():
     assert [state.unique().tolist() for state in states] == [[1.0], [2.0]]
 
 
+@pytest.mark.host("0.23")
 def test_what_cannot_be_handed_out_is_refused():
     with pytest.raises(NotImplementedError, match=r"Target .* 0 of its modules hold 5 layers"):
         handing_out(Target(Adding), (1,), count=5)

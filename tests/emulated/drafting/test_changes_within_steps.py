@@ -139,6 +139,7 @@ def requests_of(prompt, answer, place):
     }
 
 
+@pytest.mark.host("0.23", cases=["v1", "v1-*"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_change_at_each_place_of_a_step(setting, begun):
     variables, asynchronous = setting

@@ -87,6 +87,7 @@ def rope_tables():
     return RopeTables()
 
 
+@pytest.mark.core
 def test_rotary_tables_of_two_models_stay_apart(rotary_embedding):
     target, draft = torch.rand(4, 2), torch.rand(4, 2)
     rotary_embedding._record_cos_and_sin_cache(target, target)
@@ -102,6 +103,7 @@ def test_rotary_tables_of_two_models_stay_apart(rotary_embedding):
     assert rotary_embedding._cos_cache is target
 
 
+@pytest.mark.core
 def test_a_draft_has_rotary_modules_of_its_own():
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers import rotary_embedding as modules
@@ -236,6 +238,7 @@ def test_every_rotary_global_is_known():
     assert found == set(GLOBALS)
 
 
+@pytest.mark.core
 def test_separate_draft_config_undoes_what_making_the_draft_changed():
     from types import SimpleNamespace
 
@@ -348,6 +351,7 @@ def run_and_judge(target, draft, runner):
     return case, result
 
 
+@pytest.mark.host("0.23", cases=["v1"])
 @needs_float32
 @each_runner
 def test_a_draft_that_rotates_otherwise_leaves_the_targets_rotation(tmp_path, runner):
@@ -357,6 +361,7 @@ def test_a_draft_that_rotates_otherwise_leaves_the_targets_rotation(tmp_path, ru
     assert result.accepted_per_position == [result.num_drafts] * case.num_speculative_tokens
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @needs_float32
 @each_runner
 def test_a_target_that_rotates_otherwise_leaves_the_drafts_rotation(tmp_path, runner):
@@ -365,6 +370,7 @@ def test_a_target_that_rotates_otherwise_leaves_the_drafts_rotation(tmp_path, ru
     assert len(result.proposals) > 300
 
 
+@pytest.mark.host("0.23", cases=["v1"])
 @needs_float32
 @each_runner
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 keeps such methods once; see test_drafting_reference.py")

@@ -12,6 +12,8 @@ from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 
 from tests.support import hosts
 
+pytestmark = [pytest.mark.host("0.23"), pytest.mark.core]
+
 families = hosts.module("drafting.families")
 proposers = hosts.module("drafting.proposers")
 

@@ -4,6 +4,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
@@ -18,6 +19,8 @@ from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from tests.support import hosts
+
+pytestmark = pytest.mark.core
 
 CommonMetadata = hosts.module("drafting.common_metadata").CommonMetadata
 _sharing = hosts.module("drafting.sharing")

@@ -36,6 +36,10 @@ def kinds(result):
     return [row["kind"] for row in result.layers if row["role"] == "draft"]
 
 
+@pytest.mark.host("0.23", cases=["*-FULL_AND_PIECEWISE-v1", "*-FULL_DECODE_ONLY-v1"])
+@pytest.mark.nightly(
+    "other cases of it stay", cases=["*-FULL_AND_PIECEWISE-v2", "*-None-v2", "*-mtp-*"]
+)
 @each_runner
 @pytest.mark.parametrize(
     ("target", "draft", "method", "k", "graphs"),
@@ -64,6 +68,7 @@ def test_proposals_and_acceptance_are_those_of_a_masked_draft(
     assert (result.draft_replays > 5) == (graphs is not None)
 
 
+@pytest.mark.host("0.23")
 def test_a_window_longer_than_the_context_changes_nothing():
     pair = ("llama_target", "llama_draft", "draft_model", 3)
     outputs, result = loops_and_engine(*pair, mkv_ascend=window(400))
@@ -76,6 +81,8 @@ def test_a_window_longer_than_the_context_changes_nothing():
     assert all(proposal in proposals for proposal in result.proposals)
 
 
+@pytest.mark.host("0.23", cases=["*-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-v2"])
 @each_runner
 @pytest.mark.parametrize(
     ("target", "draft", "method"),
@@ -123,6 +130,8 @@ def decided(drafter, lengths, k, max_tokens):
     raise AssertionError("near ties everywhere")
 
 
+@pytest.mark.host("0.23", cases=["True-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["False-*"])
 @each_runner
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_blocks_behind_the_window_are_given_back(asynchronous, runner):

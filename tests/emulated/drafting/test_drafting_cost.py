@@ -15,6 +15,8 @@ def pair():
     return probe("llama_target", "gemma3", num_speculative_tokens=4)
 
 
+@pytest.mark.core
+@pytest.mark.host("0.23")
 def test_a_proposal_over_two_groups_is_a_handful_of_launches(pair):
     assert pair["proposals"]
     for row in pair["proposals"]:
@@ -23,14 +25,19 @@ def test_a_proposal_over_two_groups_is_a_handful_of_launches(pair):
         assert row["launches"]["mkv_ascend::expand_inputs"] == 1
 
 
+@pytest.mark.core
+@pytest.mark.host("0.23")
 def test_builders_run_twice_for_all_steps_and_groups(pair):
     assert {row["builds"] for row in pair["proposals"]} == {2}
 
 
+@pytest.mark.core
+@pytest.mark.host("0.23")
 def test_the_host_waits_for_device_memory_once(pair):
     assert {row["host_reads"] + row["waited_for"] for row in pair["proposals"]} == {1}
 
 
+@pytest.mark.host("0.23")
 def test_an_mla_draft_takes_its_rotary_rows_once_and_verified_rows_as_decodes():
     """Taken for a prefill with cached context, a pass would have chunks of it uploaded."""
     rows = probe("llama_target", "deepseek_v2_draft", num_speculative_tokens=4)["proposals"]
@@ -41,6 +48,7 @@ def test_an_mla_draft_takes_its_rotary_rows_once_and_verified_rows_as_decodes():
         assert row["builds"] == 2
 
 
+@pytest.mark.core
 def test_a_replayed_proposal_is_four_launches_beside_its_graph():
     """For a head that joins several states of the target, padded from 3 requests to 4."""
     rows = probe(
@@ -48,6 +56,7 @@ def test_a_replayed_proposal_is_four_launches_beside_its_graph():
         "gpt_oss_eagle3",
         num_speculative_tokens=3,
         speculative={"method": "eagle3"},
+        max_tokens=24,
         graphs="FULL_DECODE_ONLY",
         capture_sizes=(16,),
     )["proposals"]
@@ -68,6 +77,7 @@ def test_a_replayed_proposal_is_four_launches_beside_its_graph():
 SPARSE, ON_DEVICE = "deepseek_v32_target", {"attention": {"draft": "flash_attention_3"}}
 
 
+@pytest.mark.host("0.23", cases=["sparse", "sparse_replayed"])
 @pytest.mark.parametrize(
     ("draft", "fields"),
     [
@@ -84,6 +94,7 @@ def test_the_host_reads_nothing_where_operators_take_lengths_as_tensors(draft, f
     assert {row["host_reads"] + row["waited_for"] for row in rows} == {0}
 
 
+@pytest.mark.host("0.23")
 def test_the_targets_pass_costs_what_it_costs_without_a_draft(pair):
     alone = probe("llama_target", None)["target"]
     beside = pair["target"]
@@ -92,6 +103,7 @@ def test_the_targets_pass_costs_what_it_costs_without_a_draft(pair):
     assert beside["builds"] == beside["passes"]
 
 
+@pytest.mark.host("0.23")
 def test_equal_groups_of_a_target_share_builder_and_slots():
     alone = probe("gemma3", None)["target"]
     assert alone["builds"] == alone["passes"], "one build serves windows and full attention"

@@ -95,12 +95,16 @@ GROUPS_WITH_STATES = 2 if hosts.NAME == "vllm_ascend_0_23" else 1
 WITH_STATES = ("qwen3_moe", "qwen3_next_draft", "draft_model", GROUPS_WITH_STATES)
 
 
+@pytest.mark.nightly("in graphs it stays")
 @each_runner
 @pytest.mark.parametrize(("target", "draft", "method", "groups"), [*PAIRS, WITH_STATES])
 def test_ranks_are_idle_in_turn(target, draft, method, groups, runner):
     run_and_judge(target, draft, method, groups, runner)
 
 
+@pytest.mark.core(cases=["gpt_oss-gpt_oss_draft-*"])
+@pytest.mark.host("0.23", cases=["*-draft_model-2-v1", "*-eagle3-1-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-1-v2", "*-dflash-*", "*-mtp-*"])
 @each_runner
 @pytest.mark.parametrize(("target", "draft", "method", "groups"), PAIRS)
 def test_ranks_are_idle_in_turn_in_graphs(target, draft, method, groups, runner):
@@ -117,6 +121,7 @@ def test_ranks_are_idle_in_turn_in_graphs(target, draft, method, groups, runner)
         assert all(map(operator.le, replays, proposals)), (replays, proposals)
 
 
+@pytest.mark.nightly("experts in step on two ranks stay")
 @each_runner
 def test_experts_spread_over_the_ranks(runner):
     """Expert parallelism: each rank keeps half of the experts of target and draft."""
@@ -125,6 +130,7 @@ def test_experts_spread_over_the_ranks(runner):
     assert results[0]["replays"] == results[1]["replays"] > 4
 
 
+@pytest.mark.nightly("on V1 they reached nobody before it was mended, by chance", cases=["v1"])
 @pytest.mark.skipif(not ON_EMULATOR, reason="has memory hold NaN that nothing was written to")
 @each_runner
 def test_rows_of_no_request_reach_nobody(runner):
@@ -133,6 +139,7 @@ def test_rows_of_no_request_reach_nobody(runner):
     run_and_judge(*PAIRS[0], {**runner, **memory}, enable_expert_parallel=True)
 
 
+@pytest.mark.nightly("experts in step on two ranks stay")
 @each_runner
 def test_experts_with_states_run_eagerly_beside_graphs(runner):
     results = run_and_judge(*WITH_STATES, runner, "FULL_DECODE_ONLY")
@@ -146,6 +153,7 @@ STAGED = (
 )
 
 
+@pytest.mark.nightly("two engine cores and four workers take more than a minute")
 @pytest.mark.parametrize(("target", "draft", "method", "groups", "graphs"), STAGED)
 def test_ranks_of_two_stages_are_idle_in_turn(target, draft, method, groups, graphs):
     """Model runner V1. Stages hold two batches at once, so a busy rank has idle steps, too."""
@@ -189,6 +197,7 @@ SPLIT_HEAD = {"finegrained_tp_config": {"lmhead_tensor_parallel_size": 2}}
 """Each rank keeps half of the head's vocabulary, and has the other half from the other rank."""
 
 
+@pytest.mark.host("0.23")
 def test_a_rank_drafts_on_with_a_split_head_while_the_other_is_idle():
     case = scenario("qwen3_moe", "qwen3_moe", record_drafts=False)
     texts = text_prompts(case.model)

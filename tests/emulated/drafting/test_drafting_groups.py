@@ -40,6 +40,8 @@ def assert_always_accepted(case, result):
     assert result.accepted_per_position == [result.num_drafts] * case.num_speculative_tokens
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
 def test_a_model_with_windows_drafting_for_itself_is_always_accepted(runner):
     """Prefills in chunks, prefix hits, requests that end inside a proposal."""
@@ -60,6 +62,7 @@ def test_a_model_with_windows_drafting_for_itself_is_always_accepted(runner):
     assert "A proposal builds attention metadata 2 times" in result.log
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize(("model", "k"), [("gpt_oss", 2), ("gemma3_alternating", 3)])
 def test_sixteen_requests_of_mixed_lengths_drafting_for_themselves(model, k):
     """Sinks and experts; eight layers of alternating kinds. 16 requests run at once."""
@@ -77,6 +80,8 @@ def test_sixteen_requests_of_mixed_lengths_drafting_for_themselves(model, k):
     assert len(kv_groups(result, "draft")) > 1
 
 
+@pytest.mark.core(cases=["1-*"])
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize(
     ("num_speculative_tokens", "full_attention"),
     [(1, "fused_infer_attention"), (4, "flash_attention_3")],
@@ -97,6 +102,7 @@ def test_a_draft_in_more_groups_than_its_target(num_speculative_tokens, full_att
     assert result.mean_acceptance_length > 1 + 0.6 * num_speculative_tokens**0.5
 
 
+@pytest.mark.core
 @each_runner
 def test_preemption_with_asynchronous_scheduling(runner):
     """The host does not even know the target's lengths when the next step is prepared."""
@@ -113,6 +119,7 @@ def test_preemption_with_asynchronous_scheduling(runner):
     assert_always_accepted(case, result)
 
 
+@pytest.mark.host("0.23")
 def test_tokens_drafted_in_parallel_over_several_groups(tmp_path):
     """Not trained for it, the draft is poor; its tokens must be its own all the same.
 
@@ -138,6 +145,7 @@ def test_tokens_drafted_in_parallel_over_several_groups(tmp_path):
     assert_drafted_in_parallel(draft, mask, result, case.num_speculative_tokens)
 
 
+@pytest.mark.host("0.23")
 def test_a_batch_without_padding_is_accepted_like_the_references():
     """The host knows the accepted tokens then, and rejected ones are not in the draft's batch."""
     k, target = 2, model_directory("llama_target")
@@ -187,6 +195,7 @@ def within(proposal, max_model_len):
     return dataclasses.replace(proposal, tokens=proposal.tokens[: max(room, 0)])
 
 
+@pytest.mark.host("0.23")
 def test_proposals_that_reach_the_maximum_length(tmp_path):
     """The draft's is shorter than the target's here; what is drafted before it must stay right.
 
@@ -214,6 +223,7 @@ def test_proposals_that_reach_the_maximum_length(tmp_path):
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
 
 
+@pytest.mark.host("0.23", cases=["v1"])
 @each_runner
 def test_proposals_where_vllm_shortens_requests_to_memory(runner):
     """With --max-model-len auto: block tables end where the longest request does, and so drafts."""
@@ -239,6 +249,7 @@ def test_proposals_where_vllm_shortens_requests_to_memory(runner):
     assert result.draft_replays > 5
 
 
+@pytest.mark.host("0.23")
 def test_tokens_drafted_in_parallel_at_the_end_of_the_last_block(tmp_path):
     """The longest sequence fills its blocks, and rows of masks are behind it: in no block.
 

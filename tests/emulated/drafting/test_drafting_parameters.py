@@ -183,6 +183,8 @@ def tokens_of(session, sort):
     return [answer["tokens"][0] for answer in session["by_sort"][sort]]
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_drafts_are_accepted(session):
     assert session["drafts"] > 100
     assert sum(session["accepted"]) > 0.2 * K * session["drafts"]
@@ -202,6 +204,8 @@ def assert_near(listed, row):
     assert least <= float(best.values[-1]) + ROUNDING
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_logprobs(session, greedy):
     for prompt, expected, answer in zip(
         text_ids(), greedy, session["by_sort"]["logprobs"], strict=False
@@ -214,6 +218,8 @@ def test_logprobs(session, greedy):
             assert_near(position, row)
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_prompt_logprobs(session, greedy):
     for prompt, expected, answer in zip(
         text_ids(), greedy, session["by_sort"]["prompt_logprobs"], strict=False
@@ -225,12 +231,16 @@ def test_prompt_logprobs(session, greedy):
             assert_near(position, row)
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_penalties(session, greedy):
     expected = [penalised(prompt) for prompt in text_ids()]
     assert tokens_of(session, "penalties") == expected
     assert sum(one != other for one, other in zip(expected, greedy, strict=True)) > 1
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_what_counts_tokens_with_asynchronous_scheduling(runner, greedy):
     """The scheduler knows neither the drafts before a row nor how many before it were accepted.
@@ -256,14 +266,20 @@ def test_what_counts_tokens_with_asynchronous_scheduling(runner, greedy):
     assert sum(answer["accepted"]) > 0.2 * K * answer["drafts"] > 10
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_an_answer_of_at_least_so_many_tokens(session, greedy):
     assert_delayed(tokens_of(session, "delayed"), greedy)
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_allowed_tokens(session):
     assert tokens_of(session, "allowed") == [allowed(prompt, LETTERS) for prompt in text_ids()[:2]]
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_stop_strings(session, greedy):
     for tokens, answer in zip(greedy, session["by_sort"]["stopped"], strict=True):
         text = bytes(tokens).decode()
@@ -271,6 +287,8 @@ def test_stop_strings(session, greedy):
         assert len(answer["tokens"][0]) < NEW_TOKENS
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_the_same_seed_draws_the_same_tokens_beside_other_requests(session):
     first, *others = (answer["tokens"] for answer in session["by_sort"]["drawn"])
     assert others == [first, first]

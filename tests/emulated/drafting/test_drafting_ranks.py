@@ -3,6 +3,8 @@
 
 import re
 
+import pytest
+
 from tests.support import engine, reference, speculation
 from tests.support.pairs import (
     TIES,
@@ -12,6 +14,8 @@ from tests.support.pairs import (
     text_prompts,
 )
 from tests.support.tiny_models import model_directory
+
+pytestmark = pytest.mark.host("0.23")
 
 
 def test_a_head_may_be_whole_on_every_rank_of_its_target():

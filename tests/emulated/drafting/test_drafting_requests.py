@@ -113,6 +113,7 @@ def judge(model, pairs):
     assert_greedy(model, list(ids), list(tokens), NEW_TOKENS)
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_the_adapter_is_the_targets_alone(session):
     base, plain, adapted = (
         model_directory(TARGET),
@@ -141,6 +142,7 @@ def accepted_after(session, prompts_of_sort, tokens_of_sort):
     return accepted, drafted
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["v2-adapted", "v2-letters"])
 @pytest.mark.parametrize("sort", ["adapted", "letters"])
 def test_drafts_are_accepted(session, sort):
     """A third of what was looked at, at least: grammar and adapter are the target's alone."""
@@ -149,12 +151,14 @@ def test_drafts_are_accepted(session, sort):
     assert accepted > 0.3 * drafted > 10
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_graphs_of_target_and_draft_are_replayed_where_asked_for(session):
     in_graphs = session["graphs"] is not None
     for who in ("target", "draft"):
         assert (session[f"{who}_replays"] > 3) == in_graphs, session[f"{who}_replays"]
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_grammars_hold_and_tokens_are_those_without_a_draft(session):
     target = model_directory(TARGET)
     for sort, allowed in (("letters", letters_allowed), ("words", words_allowed)):
@@ -162,6 +166,7 @@ def test_grammars_hold_and_tokens_are_those_without_a_draft(session):
             assert tokens == constrained(target, prompt, allowed)
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_an_aborted_request_leaves_nothing_behind(session):
     [(prompt, tokens)] = session["by_sort"]["aborted"]
     assert 7 <= len(tokens) < 7 + K + 1
@@ -169,6 +174,7 @@ def test_an_aborted_request_leaves_nothing_behind(session):
     assert session["blocks_kept"] == 0
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 def test_every_draft_token_is_the_drafts_own(session):
     proposals = [reference.DraftProposal(**proposal) for proposal in session["proposals"]]
     near_tie, _ = TIES[engine.compared_dtype()]
@@ -177,6 +183,8 @@ def test_every_draft_token_is_the_drafts_own(session):
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_grammars_beside_recurrent_states(runner):
     """A grammar cuts drafts short, so rows with fewer tokens are padded beside others."""

@@ -44,6 +44,7 @@ def with_a_draft_model(target, **fields):
     )
 
 
+@pytest.mark.core
 def test_a_head_of_mla_in_chunks_and_behind_prefix_hits():
     """Ranks keep every other token; drafting goes on from prompts, of which there are several."""
     case, result = of_a_head(
@@ -90,6 +91,7 @@ def test_dense_heads_in_chunks_and_behind_prefix_hits(method, target, head):
     assert max(result.cached_tokens) >= 256
 
 
+@pytest.mark.nightly("four workers take more than a minute")
 @each_runner
 @pytest.mark.parametrize("shares", [2, 4])
 def test_four_ranks_of_which_two_or_all_share_keys(runner, shares):
@@ -110,6 +112,7 @@ def test_four_ranks_of_which_two_or_all_share_keys(runner, shares):
     assert bool(result.draft_replays) == CAPTURED
 
 
+@pytest.mark.nightly("four workers take more than a minute")
 @each_runner
 def test_four_ranks_of_which_two_share_keys_of_a_dense_model(runner):
     """Two ranks have one key head, and the other two the other; it drafts for itself."""
@@ -145,6 +148,7 @@ def test_a_draft_model_by_stretches_of_a_block():
     assert result.mean_acceptance_length > 1.8
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["1"])
 @pytest.mark.parametrize("interleave", [1, 64])
 def test_a_dense_model_drafting_for_itself_is_always_accepted(interleave):
     """Beside graphs of the target, on 0.30.0 in its own; preempted, too."""
@@ -175,6 +179,7 @@ def test_a_head_of_mla_in_graphs():
     assert result.draft_replays > 5
 
 
+@pytest.mark.nightly("a dense draft for MLA stays, and heads of MLA in graphs")
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 drafts eagerly there")
 def test_a_draft_model_for_mla_in_graphs():
     """Its first pass has a row more than a verify step, and most of its tokens are rejected."""
@@ -187,6 +192,9 @@ def test_a_draft_model_for_mla_in_graphs():
     assert result.draft_replays > 5
 
 
+@pytest.mark.nightly(
+    "other cases of it stay", cases=["*-deepseek_v2_draft", "llama_one_key_head-*"]
+)
 @pytest.mark.parametrize(
     ("target", "of"),
     [
@@ -217,6 +225,7 @@ def test_tokens_drafted_in_parallel(target, of, tmp_path):
         assert result.draft_replays > 5
 
 
+@pytest.mark.nightly("other pairs run with vLLM's default, which it is")
 def test_asynchronous_scheduling():
     """The host does not know which tokens were rejected when the next step is prepared."""
     case = with_a_draft_model(
@@ -228,6 +237,7 @@ def test_asynchronous_scheduling():
     assert result.accepted_per_position == synchronous.accepted_per_position
 
 
+@pytest.mark.nightly("a draft is given up without context parallelism in tests that stay")
 def test_a_draft_that_is_given_up():
     case = with_a_draft_model(
         "deepseek_v2_target",
@@ -241,6 +251,7 @@ def test_a_draft_that_is_given_up():
     assert 0 < result.num_drafts < 40
 
 
+@pytest.mark.nightly("stock alone, which changes when a host does")
 @hosts.only_on("vllm_ascend_0_23", "0.30.0 takes later passes for decodes")
 def test_stock_cannot_go_on_from_a_prompt_with_an_mla_head():
     """Its later passes are prefills to its builder, and then it looks for their decodes."""
@@ -248,6 +259,7 @@ def test_stock_cannot_go_on_from_a_prompt_with_an_mla_head():
         of_a_head(environment=STOCK, engine={**RANKS, "max_num_batched_tokens": 2048})
 
 
+@pytest.mark.nightly("stock alone, which changes when a host does")
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 fails")
 def test_stock_counts_rejected_tokens_with_an_mla_head():
     """On the host, where attention takes lengths from, rejected tokens stay in them."""
@@ -257,6 +269,7 @@ def test_stock_counts_rejected_tokens_with_an_mla_head():
     assert {one.position for one in report.wrong} <= {1, 2}, "the first pass is right"
 
 
+@pytest.mark.nightly("stock alone, which changes when a host does")
 def test_stock_cannot_draft_with_a_dense_model():
     """On 0.30.0 it asserts ``long_seq_args``; on 0.23.0 the worker's error has no words."""
     words = "assert long_seq_args is not None|Worker failed with error ''"

@@ -9,6 +9,8 @@ from tests.support import engine, prompts, reference
 from tests.support.pairs import assert_greedy_tokens_of_reference, scenario
 from tests.support.tiny_models import model_directory
 
+pytestmark = pytest.mark.host("0.23")
+
 K, SHORTEST, LONGEST = 3, 2, 4
 
 

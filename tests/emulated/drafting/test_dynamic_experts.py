@@ -8,7 +8,11 @@ What is moved follows from how many tokens experts were given, by all passes of 
 
 import re
 
+import pytest
+
 from tests.support.loop_judgement import assert_reference
+
+pytestmark = pytest.mark.host("0.23")
 
 OFTEN = {
     "dynamic_eplb": True,

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Latents of MLA in 8 bits (``fa_quant_type``): where a node reads prompts they stay plain."""
 
+import pytest
+
 from tests.support import eight_bit_latents, engine, speculation
 from tests.support.eight_bit_pairs import (
     AtOnce,
@@ -28,6 +30,7 @@ def judged(case, result, draft_rows):
     assert_accepted_as_counted(case, result)
 
 
+@pytest.mark.nightly("with a layer that drafts, plain latents stay")
 @each_runner
 def test_a_dense_draft(runner, tmp_path):
     draft = model_directory("llama_draft")
@@ -35,6 +38,8 @@ def test_a_dense_draft(runner, tmp_path):
     judged(case, engine.run(case), rows_of(draft, AtOnce(case)))
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
 def test_its_own_drafting_layer(runner, tmp_path):
     target = described(WITH_MTP, tmp_path)

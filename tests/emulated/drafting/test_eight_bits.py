@@ -41,6 +41,9 @@ EAGER_AND_GRAPHS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.core(cases=["graphs-*"])
+@pytest.mark.host("0.23", cases=["graphs-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["eager-*"])
 @each_runner
 @EAGER_AND_GRAPHS
 def test_target_of_8_bits_with_bfloat16_draft(weights, graphs, runner):
@@ -50,6 +53,8 @@ def test_target_of_8_bits_with_bfloat16_draft(weights, graphs, runner):
     assert bool(result.draft_replays) == bool(result.target_replays) == bool(graphs)
 
 
+@pytest.mark.host("0.23", cases=["graphs-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-v2", "eager-*"])
 @each_runner
 @EAGER_AND_GRAPHS
 def test_bfloat16_target_with_draft_of_8_bits(weights, graphs, runner):
@@ -58,11 +63,14 @@ def test_bfloat16_target_with_draft_of_8_bits(weights, graphs, runner):
     assert bool(result.draft_replays) == bool(graphs)
 
 
+@pytest.mark.host("0.23")
 def test_mla_target_with_draft_of_8_bits():
     draft = eight_bits.quantised(TARGET, weights=eight_bits.DYNAMIC, cache=True)
     assert run(model_directory("deepseek_v2_target"), draft, **GRAPHS).draft_replays
 
 
+@pytest.mark.host("0.23", cases=["target-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-v2", "draft-*"])
 @each_runner
 @pytest.mark.parametrize("quantised", ["target", "draft"])
 def test_chunks_of_prompts_and_prefix_hits(quantised, runner):
@@ -89,17 +97,20 @@ def test_chunks_of_prompts_and_prefix_hits(quantised, runner):
     assert sum(result.accepted_per_position) > result.num_drafts / 3
 
 
+@pytest.mark.host("0.23")
 def test_draft_in_the_format_compressed_tensors():
     """A matrix that its file names as plain is plain: vLLM puts a word before a draft's names."""
     draft = eight_bits.compressed(TARGET, ["model.layers.0.mlp.down_proj"])
     assert run(model_directory("llama_target"), draft, **GRAPHS).draft_replays
 
 
+@pytest.mark.host("0.23")
 def test_mla_draft_of_quantised_weights():
     draft = eight_bits.quantised("deepseek_v2_draft", weights=eight_bits.STATIC)
     assert run(model_directory(TARGET), draft, **GRAPHS).draft_replays
 
 
+@pytest.mark.nightly("stock alone, which changes when a host does")
 def test_stock_takes_tokens_of_a_verify_step_for_requests():
     """On keys and values of 8 bits: without drafts it runs, with drafts the operator refuses."""
     target = eight_bits.quantised(TARGET, cache=True)
@@ -109,6 +120,7 @@ def test_stock_takes_tokens_of_a_verify_step_for_requests():
         engine.run(case_of(target, model_directory(DRAFT), environment=stock.STOCK))
 
 
+@pytest.mark.nightly("stock alone, which changes when a host does")
 def test_stock_does_not_start_with_a_quantised_draft():
     draft = eight_bits.quantised(DRAFT, weights=eight_bits.DYNAMIC)
     with pytest.raises(engine.EngineFailedError, match="hf_overrides must be a dict"):
@@ -142,6 +154,7 @@ def run_sparse(draft, rounding, **fields):
     return result
 
 
+@pytest.mark.nightly("static scales of sparse MLA stay in other tests of 8 bits")
 @each_runner
 @pytest.mark.parametrize("graphs", [{}, GRAPHS], ids=["eager", "graphs"])
 def test_sparse_target_of_8_bits_with_bfloat16_draft(graphs, runner):
@@ -152,6 +165,7 @@ def test_sparse_target_of_8_bits_with_bfloat16_draft(graphs, runner):
     assert bool(result.draft_replays) == bool(graphs)
 
 
+@pytest.mark.host("0.23")
 def test_sparse_target_with_draft_of_8_bits():
     every_key, _ = in_8_bits()
     draft = eight_bits.quantised(TARGET, weights=eight_bits.DYNAMIC, cache=True)

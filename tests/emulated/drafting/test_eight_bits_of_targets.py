@@ -41,6 +41,8 @@ def judged(case, result, at_once):
     assert reference.judge(rows_of(plain, at_once), said(case, result)).wrong
 
 
+@pytest.mark.host("0.23", cases=["graphs-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["eager-*"])
 @each_runner
 @pytest.mark.parametrize("graphs", [{}, GRAPHS], ids=["eager", "graphs"])
 def test_a_head_on_a_target_of_8_bits(graphs, runner):
@@ -51,6 +53,8 @@ def test_a_head_on_a_target_of_8_bits(graphs, runner):
     assert bool(result.draft_replays) == bool(result.target_replays) == bool(graphs)
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
 def test_chunks_of_prompts_and_prefix_hits(runner):
     """Behind a hit the head reads its own keys, and the target its keys of 8 bits."""

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytestmark = pytest.mark.host("0.23")
+
 
 @pytest.mark.parametrize(
     ("compiled", "graphs", "why", "says"),

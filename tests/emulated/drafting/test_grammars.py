@@ -111,6 +111,9 @@ def accepted_of(sort, answer):
     return accepted
 
 
+@pytest.mark.core(cases=["*-async"])
+@pytest.mark.host("0.23", cases=["v1-*", "v2"])
+@pytest.mark.nightly("other cases of it stay", cases=["v1"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_tokens_are_those_without_a_draft(setting, without_draft):
     variables, asynchronous = setting

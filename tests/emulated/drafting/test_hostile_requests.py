@@ -55,6 +55,7 @@ def session(request, tmp_path_factory):
     return {**answer, "target": target}
 
 
+@pytest.mark.core
 def test_no_number_of_a_request_reaches_another(session):
     assert_greedy(session["target"], PROMPTS, session["tokens"], TOKENS, "float32")
     assert session["accepted"] > 0.1 * K * session["drafts"] > 10

@@ -23,6 +23,7 @@ pytestmark = needs_float32
 PAIR = ("gpt_oss", "gpt_oss_dspark", "dspark")
 
 
+@pytest.mark.core(cases=["3"])
 @pytest.mark.parametrize("k", [3, 5])
 def test_proposals_and_acceptance_are_those_of_plain_loops(k):
     """Also with more tokens than the head was trained for."""

@@ -9,6 +9,8 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 
 from tests.support import hosts
 
+pytestmark = pytest.mark.core
+
 hosts.skip_module_unless("vllm_ascend_0_30", "vLLM 0.23.0 knows no method dspark")
 
 dspark = hosts.module("drafting.dspark")

@@ -44,6 +44,7 @@ def write_draft(folder: Path, *lacking: str) -> Path:
     return folder
 
 
+@pytest.mark.host("0.23", cases=["v1"])
 @each_runner
 def test_a_part_of_a_fused_matrix_and_a_whole_one(target, runner, tmp_path):
     """vLLM itself says nothing: it counts no linear layers."""

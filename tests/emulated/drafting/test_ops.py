@@ -29,6 +29,8 @@ from tests.support.pairs import (
 )
 from tests.support.tiny_models import model_directory
 
+pytestmark = pytest.mark.host("0.23")
+
 DEVICE = torch.device("npu:0")
 BLOCK, COLUMNS, MAX_MODEL_LEN = 128, 5, 600
 

@@ -106,6 +106,7 @@ class DraftLayer:
             return speculation.rows_of_head(head, known, context, drafted)
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["*-beside the layers", "v1-*"])
 @pytest.mark.parametrize("where", HEADS)
 @each_runner
 def test_each_draft_token_comes_from_the_layers_own_matrix(runner, where, tmp_path):

@@ -14,6 +14,8 @@ from tests.support.tiny_models import model_directory
 TARGET = "deepseek_v3_mtp"
 
 
+@pytest.mark.host("0.23", cases=["the target's-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["the target's-v2"])
 @each_runner
 @pytest.mark.parametrize("own", [True, False], ids=["own", "the target's"])
 def test_embeddings_of_another_checkpoint(own, runner, tmp_path):

@@ -27,6 +27,7 @@ def run_and_judge(case, tensor_parallel_size=1):
     return result
 
 
+@pytest.mark.smoke
 @one_and_two_devices
 def test_mla_target_with_dense_draft(tensor_parallel_size):
     case = scenario("deepseek_v2_target", "llama_draft")
@@ -35,6 +36,8 @@ def test_mla_target_with_dense_draft(tensor_parallel_size):
     assert result.mean_acceptance_length > 1.8
 
 
+@pytest.mark.host("0.23", cases=["tp1"])
+@pytest.mark.nightly("other cases of it stay", cases=["tp2"])
 @one_and_two_devices
 def test_dense_target_with_dense_draft_on_another_backend(tensor_parallel_size):
     case = scenario("llama_target", "llama_draft", mkv_ascend=FLASH_3_DRAFT)
@@ -46,6 +49,7 @@ def test_dense_target_with_dense_draft_on_another_backend(tensor_parallel_size):
     assert result.mean_acceptance_length > 1.8
 
 
+@pytest.mark.host("0.23")
 def test_target_on_flash_attention_3_verifies_drafts():
     """vllm-ascend's own implementation attends without a causal mask in the verify step."""
     result = run_and_judge(scenario("llama_target", "llama_draft", mkv_ascend=FLASH_3_TARGET))
@@ -56,6 +60,8 @@ def test_target_on_flash_attention_3_verifies_drafts():
     assert result.mean_acceptance_length > 1.8
 
 
+@pytest.mark.host("0.23", cases=["tp1"])
+@pytest.mark.nightly("other cases of it stay", cases=["tp2"])
 @one_and_two_devices
 def test_a_model_drafting_for_itself_is_always_accepted(tensor_parallel_size):
     case = scenario("llama_target", "llama_target")
@@ -72,6 +78,7 @@ def test_an_mla_model_drafting_for_itself_is_always_accepted():
     assert result.accepted_per_position == [result.num_drafts] * case.num_speculative_tokens
 
 
+@pytest.mark.host("0.23")
 def test_drafts_stay_right_through_chunks_and_prefix_hits():
     case = scenario(
         "deepseek_v2_target",

@@ -20,6 +20,8 @@ from mkv_ascend.adapters.common.drafting import families, mask_tokens, proposers
 from mkv_ascend.layout.kind import Role
 from tests.support import hosts
 
+pytestmark = pytest.mark.core
+
 
 @pytest.mark.parametrize(
     ("kinds", "window"),

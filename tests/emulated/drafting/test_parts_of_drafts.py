@@ -20,6 +20,8 @@ from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, MLASharing
 from mkv_ascend.adapters.common.patches import hashes_ahead, sampled_rows
 from tests.support import hosts
 
+pytestmark = pytest.mark.core
+
 K = 3
 
 
@@ -232,6 +234,6 @@ def test_of_two_rows_that_are_swapped_each_has_the_others_mask() -> None:
         rows = batch.allowed_token_ids_mask_cpu_tensor
         rows[first], rows[second] = rows[second], rows[first]
 
-    (replacement,) = sampled_rows.swap_both_masks.functions.values()
+    replacement, *_ = sampled_rows.swap_both_masks.functions.values()
     replacement(swap, batch, 0, 2)
     assert masks.tolist() == [[True, True], [False, True], [True, False]]

@@ -103,6 +103,8 @@ def run(judged: Judged, method: str, runner: dict[str, str], *, drawn: bool = Fa
     return result
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
 def test_a_draft_model(with_draft_model: Judged, runner: dict[str, str]):
     """The target's own text model: only where there is a picture it drafts other tokens."""
@@ -119,6 +121,7 @@ def with_head(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Judged:
     return judge(target, head, lambda text: pictures.PicturedHead(head, text))
 
 
+@pytest.mark.host("0.23", cases=["v1"])
 @each_runner
 def test_a_head_with_axes(with_head: Judged, runner: dict[str, str]):
     """Chunks of prompts, some of them of a picture, are as long as the rows of verify steps.
@@ -135,6 +138,7 @@ def with_depths(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pictured_depths.write_target(tmp_path_factory.mktemp("depths"))
 
 
+@pytest.mark.nightly("as Qwen2.5-VL, but for models that no other test needs")
 @each_runner
 def test_a_draft_model_where_axes_take_turns(
     with_depths: Path, tmp_path: Path, runner: dict[str, str]
@@ -148,6 +152,7 @@ def test_a_draft_model_where_axes_take_turns(
         assert accepted_whole == (picture is None)
 
 
+@pytest.mark.nightly("as Qwen2.5-VL, but for models that no other test needs")
 @each_runner
 def test_a_head_whose_axes_take_turns(with_depths: Path, tmp_path: Path, runner: dict[str, str]):
     head = pictured_depths.write_head(tmp_path)
@@ -166,6 +171,7 @@ def with_mtp(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     return judge(whole, whole, lambda text: pictures.PicturedMtp(whole, text, head))
 
 
+@pytest.mark.nightly("takes minutes")
 @each_runner
 def test_a_layer_that_is_given_pictures(with_mtp: Judged, runner: dict[str, str]):
     """Qwen3.5 in chunks as long as verify steps: the layer has the target's own embeddings."""

@@ -34,6 +34,12 @@ from tests.support.stages import (
 from tests.support.tiny_models import model_directory
 
 
+@pytest.mark.core(cases=["draft_model-FULL_DECODE_ONLY"])
+@pytest.mark.host("0.23", cases=["eagle-None", "mtp-FULL_DECODE_ONLY"])
+@pytest.mark.host("0.30", cases=["draft_model-FULL_DECODE_ONLY"])
+@pytest.mark.nightly(
+    "other cases of it stay", cases=["draft_model-None", "eagle-FULL_DECODE_ONLY", "mtp-None"]
+)
 @needs_float32
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
 @pytest.mark.parametrize(
@@ -50,6 +56,9 @@ def test_tokens_proposals_and_acceptance_are_the_references(target, draft, metho
     assert (result.draft_replays > 0) == (graphs is not None)
 
 
+@pytest.mark.core(cases=["eagle3-FULL_DECODE_ONLY"])
+@pytest.mark.host("0.23", cases=["eagle3-FULL_DECODE_ONLY"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-FULL_AND_PIECEWISE", "*-None", "dflash-*"])
 @needs_float32
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"])
 @pytest.mark.parametrize("method", ["eagle3", "dflash"])
@@ -58,6 +67,7 @@ def test_heads_on_hidden_states_of_layers_of_both_stages(method, graphs):
     assert engine.replayed(result.log) == (graphs is not None)
 
 
+@pytest.mark.core
 def test_a_draft_has_all_its_layers_however_the_targets_are_shared_out(monkeypatch):
     shares = distributed_utils.get_pp_indices
     monkeypatch.setattr(parallel_state, "_PP", SimpleNamespace(world_size=2, rank_in_group=1))
@@ -75,6 +85,7 @@ def test_a_draft_has_all_its_layers_however_the_targets_are_shared_out(monkeypat
     assert distributed_utils.get_pp_indices(4, 1, 2) == (1, 4)
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_more_requests_than_two_batches_hold():
     """In graphs, behind prefix hits, with layers of the target shared out by hand."""
     case = scenario(
@@ -95,6 +106,7 @@ def test_more_requests_than_two_batches_hold():
     assert result.draft_replays > 0
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_what_vllm_schedules_ahead_by_itself_is_not():
     case = scenario(
         "deepseek_v3_mtp",
@@ -111,6 +123,7 @@ def test_what_vllm_schedules_ahead_by_itself_is_not():
     assert "Asynchronous scheduling is off: with a draft over pipeline stages" in result.log
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_tokens_that_are_looked_up():
     """No draft model, but the same steps: vLLM schedules these for less than no tokens."""
     case = scenario(
@@ -130,11 +143,13 @@ def test_tokens_that_are_looked_up():
     assert 0 < result.num_accepted < result.num_draft_tokens
 
 
+@pytest.mark.nightly("near to tests that stay")
 @needs_float32
 def test_a_stage_in_between_sends_on_what_it_was_sent():
     assert engine.replayed(judged_stage_in_between({}).log)
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize("preempted", [False, True], ids=["prefix hits", "preemption"])
 def test_a_head_on_hidden_states_of_a_part_of_the_tokens(preempted):
     """In graphs. A stage sends no states of tokens that a hit skips, and all of them once more
@@ -165,6 +180,7 @@ def test_a_head_on_hidden_states_of_a_part_of_the_tokens(preempted):
     assert (max(result.cached_tokens) >= 128) == (not preempted), result.cached_tokens
 
 
+@pytest.mark.host("0.23")
 def test_a_preempted_request_goes_on():
     case = scenario(
         "gemma3",

@@ -15,6 +15,7 @@ TARGET, MOST_TOKENS = "llama_target", 8
 V2 = hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
 
 
+@pytest.mark.host("0.23", cases=["v1"])
 @pytest.mark.parametrize(
     "runner", [pytest.param({}, id="v1"), pytest.param(RUNNER_V2, id="v2", marks=V2)]
 )

@@ -19,6 +19,8 @@ from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from mkv_ascend.drafting.planner import Planner
 from tests.support import hosts
 
+pytestmark = pytest.mark.core
+
 CommonMetadata = hosts.module("drafting.common_metadata").CommonMetadata
 _families = hosts.module("drafting.families")
 Family = _families.Family

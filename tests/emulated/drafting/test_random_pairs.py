@@ -8,7 +8,10 @@ import pytest
 from reliability.__main__ import main
 from tests.support import hosts
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.nightly("what its engines take has not been measured on an idle machine"),
+]
 COUNT = 4
 
 

@@ -40,6 +40,7 @@ def test_windows_beside_mla_in_chunks_behind_prefix_hits_and_in_graphs():
     assert kv_groups(result, "draft") == kv_groups(result, "target") == {0}
 
 
+@pytest.mark.nightly("windows of one block stay")
 def test_windows_beside_a_dense_target_by_stretches_of_a_block_and_preempted():
     case = with_windows(
         ONE_KEY_HEAD,
@@ -60,6 +61,7 @@ DSPARK = pytest.param(
 )
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["*-eager"])
 @needs_float32
 @pytest.mark.parametrize(
     ("method", "graphs"),

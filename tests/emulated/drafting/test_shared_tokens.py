@@ -34,6 +34,8 @@ def run_shared(target, draft, method, k, **fields) -> engine.Result:
     return result
 
 
+@pytest.mark.host("0.23", cases=["experts", "no-*"])
+@pytest.mark.host("0.30", cases=["eagle3"])
 @pytest.mark.parametrize(
     ("target", "draft", "method", "k"),
     [

@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support import engine, hosts, programs, reference
 from tests.support.loop_judgement import REFERENCE_OF, drafter_of
 from tests.support.pairs import TIES, assert_greedy, scenario, text_prompts
@@ -63,6 +65,7 @@ def run_and_judge(
     return result
 
 
+@pytest.mark.host("0.23", cases=["v1"])
 @each_runner
 def test_what_sleeps_wakes_up_as_it_was(runner):
     """Keys of a window and of all tokens, in graphs that are dropped and captured again."""
@@ -83,6 +86,7 @@ def test_what_sleeps_wakes_up_as_it_was(runner):
 HEAD = ("llama_target", "llama_eagle", "eagle") if IS_0_23 else ("deepseek_v3_mtp",) * 2 + ("mtp",)
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
 def test_a_head_keeps_what_is_its_own(runner):
     """It shares the target's embeddings, which are loaded again; MLA makes matrices of weights."""

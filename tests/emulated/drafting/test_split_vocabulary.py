@@ -16,6 +16,8 @@ from tests.support.pairs import (
 )
 from tests.support.tiny_models import model_directory
 
+pytestmark = pytest.mark.host("0.23")
+
 
 @hosts.only_on("vllm_ascend_0_23", "0.30.0rc2 has no option of that name")
 @pytest.mark.parametrize(

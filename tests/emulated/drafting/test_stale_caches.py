@@ -27,6 +27,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.host("0.23", cases=["graphs"])
+@pytest.mark.nightly("other cases of it stay", cases=["eager"])
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"], ids=["eager", "graphs"])
 def test_the_targets_tokens_stay_and_later_drafts_are_right(tmp_path, graphs):
     asked = tmp_path / "faults.json"

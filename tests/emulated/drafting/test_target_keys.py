@@ -20,6 +20,8 @@ from mkv_ascend.adapters.common.attention.records import WINDOW
 from mkv_ascend.adapters.common.drafting.target_keys import read_keys_of_the_target
 from tests.support import hosts
 
+pytestmark = pytest.mark.core
+
 
 class Layer(Attention):
     """One with this spec, and no operators."""

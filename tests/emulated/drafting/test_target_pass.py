@@ -19,6 +19,8 @@ from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 
 from tests.support import hosts
 
+pytestmark = pytest.mark.core
+
 _sharing = hosts.module("drafting.sharing")
 MLASharing = _sharing.MLASharing
 SparseMLASharing = _sharing.SparseMLASharing

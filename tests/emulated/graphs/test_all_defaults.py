@@ -79,6 +79,9 @@ def count_due(asked: list[list[int]], result: engine.Result) -> tuple[int, int]:
     return due, accepted
 
 
+@pytest.mark.smoke(cases=["mtp"])
+@pytest.mark.host("0.23", cases=["mtp"])
+@pytest.mark.host("0.30", cases=["windows"])
 @pytest.mark.parametrize(
     ("target", "draft", "method", "first"),
     [
@@ -90,6 +93,7 @@ def test_tokens_and_drafts(target, draft, method, first):
     run_and_judge(target, draft, method, requests(target, first=first))
 
 
+@pytest.mark.host("0.23", cases=["v1"])
 @each_runner
 def test_beside_recurrent_states(runner):
     """Gated delta nets: states go back to what was accepted, and are rebuilt after a preemption."""
@@ -98,6 +102,7 @@ def test_beside_recurrent_states(runner):
     run_and_judge(target, "llama_draft", "draft_model", asked, {**TRITON, **runner})
 
 
+@pytest.mark.host("0.23")
 def test_beside_compressed_keys():
     """DeepSeek-V4's own layer. Its hits are longer than these prompts."""
     target = "deepseek_v4_fitted"
@@ -114,6 +119,7 @@ def pictured_draft(tmp_path_factory):
     return pictured_model.write_draft(tmp_path_factory.mktemp("draft"))
 
 
+@pytest.mark.host("0.23")
 def test_beside_pictures(pictured, pictured_draft):
     """Qwen2.5-VL: two requests share the blocks of a picture, and the draft sees none of it."""
     texts = [

@@ -41,6 +41,8 @@ def run_replayed(case):
     return result
 
 
+@pytest.mark.smoke(cases=["llama_target-deepseek_v32_target-3"])
+@pytest.mark.host("0.23", cases=["*-2", "llama_target-*"])
 @pytest.mark.parametrize(
     ("target", "draft", "k"),
     [
@@ -60,6 +62,8 @@ def test_independent_drafts(target, draft, k):
     assert_captures_are_reported(result, draft_captures=3)
 
 
+@pytest.mark.core(cases=["gpt_oss-*"])
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize(
     ("target", "draft", "method", "k"),
     [
@@ -77,6 +81,7 @@ def test_heads_propose_as_in_eager_mode(target, draft, method, k):
     assert result.draft_replays > 5
 
 
+@pytest.mark.host("0.23")
 def test_two_ranks():
     """The draft has two KV groups and another backend than the target; each rank has its graphs."""
     case = case_in_graphs(
@@ -89,6 +94,7 @@ def test_two_ranks():
     assert result.draft_replays > 5
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("k", [1, 5])
 def test_asynchronous_scheduling_and_chunks_beside_decodes(k):
     """Acceptance of a model that drafts for itself shows every wrong draft token."""
@@ -112,6 +118,7 @@ def assert_captures_are_reported(result, draft_captures):
         assert float(kept) > 0.0
 
 
+@pytest.mark.host("0.23")
 def test_a_draft_may_be_asked_to_run_eagerly():
     """Two requests verify in a graph for three: the draft is handed no row of padding."""
     case = case_in_graphs("llama_target", "llama_draft", 3)
@@ -125,6 +132,7 @@ def test_a_draft_may_be_asked_to_run_eagerly():
     assert_captures_are_reported(result, draft_captures=0)
 
 
+@pytest.mark.smoke
 def test_default_settings_of_vllm_serve():
     """Traced by Dynamo; mixed batches in pieces, verify steps and proposals in full graphs."""
     case = scenario(
@@ -141,6 +149,7 @@ def test_default_settings_of_vllm_serve():
     assert result.draft_replays > 5
 
 
+@pytest.mark.host("0.23")
 def test_broken_graphs_of_a_draft_are_noticed():
     """A model that drafts for itself; lengths, then a buffer, as no proposal may leave them."""
     case = case_in_graphs("llama_target", "llama_target", 3)

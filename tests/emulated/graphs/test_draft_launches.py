@@ -19,6 +19,8 @@ from vllm_ascend.compilation import acl_graph
 
 from tests.support import hosts
 
+pytestmark = pytest.mark.core
+
 capture = hosts.module("drafting.capture")
 draft = hosts.module("drafting.draft")
 updates = hosts.module("drafting.updates")

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from tests.emulated.graphs import fusion_probe
 from tests.support.operators.operator_testing import assert_near, random_tensor
 from tests.support.programs import answer_of
+
+pytestmark = pytest.mark.host("0.23")
 
 
 def test_every_operator_that_the_fusion_passes_name_is_there():

@@ -9,6 +9,8 @@ import pytest
 from tests.support import engine
 from tests.support.pairs import assert_greedy_tokens_of_reference, scenario
 
+pytestmark = pytest.mark.host("0.23")
+
 LIMITS = {"max_num_batched_tokens": 64, "max_num_seqs": 6}
 
 

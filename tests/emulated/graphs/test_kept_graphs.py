@@ -9,6 +9,7 @@ device does, 2.10: what Dynamo traced is kept, and compiled at each start.
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 from transformers import LlamaConfig
 
@@ -51,6 +52,8 @@ def judged(case, target: Path) -> engine.Result:
     return result
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @needs_float32
 @each_runner
 def test_a_head_is_not_given_another_ones_graph(runner, tmp_path):
@@ -74,6 +77,7 @@ def test_a_head_is_not_given_another_ones_graph(runner, tmp_path):
     assert first.proposals != second.proposals
 
 
+@pytest.mark.nightly("two engines; that heads are told apart stays")
 @needs_float32
 @hosts.only_on(
     "vllm_ascend_0_23", "in engines forked from one process 0.30.0rc2 hashes two EPLB policies"

@@ -5,6 +5,8 @@ Graphs are chosen by shape. A chunk of K + 1 tokens looks like a verify step, an
 a prompt looks like a decode. Both would go on from a state that is not this request's.
 """
 
+import pytest
+
 from tests.support import engine, prompts, reference
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
@@ -12,6 +14,8 @@ from tests.support.pairs import (
     scenario,
 )
 from tests.support.tiny_models import model_directory
+
+pytestmark = pytest.mark.host("0.23")
 
 GRAPHS = {"graphs": "FULL_DECODE_ONLY", "max_tokens": 16}
 K = 3

@@ -35,6 +35,8 @@ from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from tests.support import hosts
 
+pytestmark = pytest.mark.host("0.23")
+
 _assembly = hosts.module("drafting.assembly")
 Assembly = _assembly.Assembly
 target_output = _assembly.target_output

@@ -10,6 +10,8 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
 from mkv_ascend.adapters.common.target_graphs import for_updates, have_readers, state_of
 
+pytestmark = [pytest.mark.host("0.23"), pytest.mark.core]
+
 DECODE, CHUNK = AscendAttentionState.DecodeOnly, AscendAttentionState.ChunkedPrefill
 PREFILL = AscendAttentionState.PrefillCacheHit
 

@@ -18,6 +18,8 @@ from vllm_ascend.attention.context_parallel import attention_cp
 from vllm_ascend.attention.context_parallel.common_cp import CPKVScope
 from vllm_ascend.compilation.updatable_graph import GraphUpdateTask, UpdatableGraph
 
+pytestmark = pytest.mark.core
+
 CapturedGraphParams = hosts.module("drafting.capture_adapters").CapturedGraphParams
 _task_updates = hosts.module("drafting.task_updates")
 DraftGraph = _task_updates.DraftGraph

@@ -38,6 +38,10 @@ def run_traced(target, draft, method, runner, *, models=2, **options) -> engine.
     return result
 
 
+@pytest.mark.nightly(
+    "a draft model on two ranks that share experts stays",
+    cases=["*-v1", "dflash-*", "draft_model-*", "eagle-*", "mtp-*"],
+)
 @each_runner
 @pytest.mark.parametrize(
     ("target", "draft", "method"),
@@ -54,6 +58,9 @@ def test_on_one_device(target, draft, method, runner):
     run_traced(target, draft, method, runner)
 
 
+@pytest.mark.host("0.23", cases=["*-up-v1"])
+@pytest.mark.host("0.30", cases=["eagle3-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["draft_model-*", "eagle3-v2", "experts-*"])
 @each_runner
 @pytest.mark.parametrize(
     ("target", "draft", "method", "options"),
@@ -69,6 +76,7 @@ def test_on_two_ranks(target, draft, method, options, runner):
     run_traced(target, draft, method, runner, models=4, **options)
 
 
+@pytest.mark.nightly("stages are traced on model runner V2, which stays", cases=["*-v1", "mtp-*"])
 @each_runner
 @pytest.mark.parametrize(
     ("target", "draft", "method"),

@@ -29,6 +29,8 @@ DECODES = {} if hosts.NAME == "vllm_ascend_0_23" else {"kv_cache_dtype": "int8"}
 """How a node that decodes is asked for latents of 8 bits, besides by its role."""
 
 
+@pytest.mark.host("0.23", cases=["mtp-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["draft_model-v2"])
 @each_runner
 @pytest.mark.parametrize("method", ["draft_model", "mtp"])
 def test_drafts_of_a_node_that_decodes(method, runner, tmp_path):

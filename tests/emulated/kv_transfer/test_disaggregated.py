@@ -52,6 +52,8 @@ def read_prompts(target, draft, method, folder, runner):
     assert len([*folder.iterdir()]) == len(prompts)
 
 
+@pytest.mark.host("0.23", cases=["draft_model-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-v2", "eagle3-*", "mtp-*"])
 @each_runner
 @pytest.mark.parametrize(("target", "draft", "method", "asked"), PAIRS)
 def test_what_another_engine_read_is_decoded_and_drafted_behind(

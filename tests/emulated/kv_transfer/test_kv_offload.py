@@ -45,6 +45,7 @@ def run_and_judge(case):
     return result
 
 
+@pytest.mark.host("0.23")
 def test_blocks_come_back_from_host_memory():
     """Four prompts of three whole blocks do not fit into the pool: the first round drops them."""
     case = scenario(
@@ -91,6 +92,7 @@ def test_blocks_of_several_groups_come_back_by_vllms_own_offload():
     assert result.cached_tokens == [0] * len(lengths) + [3 * BLOCK] * len(lengths)
 
 
+@pytest.mark.host("0.23")
 def test_preempted_requests_come_back_from_host_memory():
     """Several KV groups that share buffers, a draft among them."""
     case = scenario(

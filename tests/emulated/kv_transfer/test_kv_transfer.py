@@ -24,6 +24,8 @@ from mkv_ascend.adapters.common.early_checks.kv_connectors import (
 from tests.support import hosts, programs
 from tests.support.pairs import scenario
 
+pytestmark = pytest.mark.host("0.23")
+
 PROBE = Path(__file__).with_name("transfer_probe.py")
 MEMORY = 48 << 20
 RECORDING = {

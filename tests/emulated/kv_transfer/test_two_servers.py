@@ -26,6 +26,7 @@ CLIENTS = 4
 pytestmark = [
     pytest.mark.slow,
     needs_float32,
+    pytest.mark.nightly("two servers, whose engines in turn are judged by the same connector"),
 ]
 
 

@@ -32,6 +32,8 @@ from tests.support.caches.layer_cases import (
 )
 from tests.support.caches.stock_caches import NUM_BLOCKS, Layers
 
+pytestmark = pytest.mark.core
+
 PlannedBlockZeroer = hosts.module("kv_cache.block_zeroer").PlannedBlockZeroer
 MkvModelRunner = hosts.module("runner").MkvModelRunner
 

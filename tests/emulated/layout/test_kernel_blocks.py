@@ -12,6 +12,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 
 from mkv_ascend.adapters.common.kv_cache.kernel_blocks import with_kernel_blocks
 
+pytestmark = pytest.mark.core
+
 BYTES = 2 * 2 * 64 * 2
 """Of a token: key and value, two heads of 64, two bytes each."""
 

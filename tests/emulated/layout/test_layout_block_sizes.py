@@ -36,6 +36,8 @@ from mkv_ascend.layout.objective import Objective
 from tests.support import hosts
 from tests.support.caches.kv_configs import config
 
+pytestmark = [pytest.mark.host("0.23"), pytest.mark.core]
+
 kv_groups = hosts.module("kv_cache.kv_groups")
 layer_facts = hosts.module("kv_cache.layer_facts")
 

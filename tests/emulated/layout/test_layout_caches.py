@@ -10,6 +10,8 @@ from tests.support import programs
 from tests.support.caches import layout_probe
 from tests.support.pairs import scenario
 
+pytestmark = pytest.mark.host("0.23")
+
 PROBE = Path(layout_probe.__file__)
 
 

@@ -36,7 +36,7 @@ from tests.support.caches.stock_caches import StandInRunner
 layer_facts = hosts.module("kv_cache.layer_facts")
 MkvModelRunner = hosts.module("runner").MkvModelRunner
 
-pytestmark = pytest.mark.usefixtures("installed")
+pytestmark = [pytest.mark.usefixtures("installed"), pytest.mark.host("0.23")]
 
 MIB = 2**20
 SMALL, LARGE = 16640, 131072

@@ -47,6 +47,7 @@ def groups_of(result):
     return found
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("tensor_parallel_size", [1, 2], ids=["tp1", "tp2"])
 def test_mla_target_with_window_draft(tensor_parallel_size):
     """vLLM alone asserts that a model with MLA has no sliding window."""
@@ -63,6 +64,8 @@ def test_mla_target_with_window_draft(tensor_parallel_size):
     assert result.log.count("KV cache plan: 2 groups") == 1
 
 
+@pytest.mark.core(cases=["pair0-*"])
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize(
     ("pair", "caching"),
     [
@@ -86,6 +89,7 @@ def test_prefix_hits_with_a_draft_are_those_without(pair, caching):
     assert max(result.cached_tokens) == hits
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize(
     ("pair", "block_size"),
     [
@@ -135,6 +139,7 @@ def unlike_blocks(**options):
     return case, result
 
 
+@pytest.mark.host("0.23")
 def test_prefix_hits_with_blocks_of_unlike_sizes():
     """Two groups that keep all tokens, in blocks of 128 and 512, and a window."""
     case, result = unlike_blocks(enable_prefix_caching=True)
@@ -142,12 +147,15 @@ def test_prefix_hits_with_blocks_of_unlike_sizes():
     assert result.cached_tokens == alone.cached_tokens == [0, 0, 0, 512, 512, 512]
 
 
+@pytest.mark.host("0.23")
 def test_preemption_with_blocks_of_unlike_sizes_and_no_prefix_caching():
     _, result = unlike_blocks(enable_prefix_caching=False, num_gpu_blocks_override=18)
     assert not any(result.cached_tokens)
     assert result.preemptions > 0
 
 
+@pytest.mark.smoke(cases=["*-gemma3_window_draft"])
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("pair", [MLA_WITH_WINDOW, WINDOW_WITH_DENSE], ids="-".join)
 def test_preemption_changes_no_token(pair):
     case = scenario(
@@ -169,6 +177,7 @@ def full_length(num_blocks):
     )
 
 
+@pytest.mark.host("0.23")
 def test_memory_for_one_request_of_full_length_is_enough():
     case = full_length(BLOCKS_OF_ONE_REQUEST)
     result = engine.run(case)
@@ -185,6 +194,7 @@ def test_memory_for_one_request_of_full_length_is_enough():
     assert re.search(r"One request of 512 tokens takes 9 blocks .*: 1\.00 at once", result.log)
 
 
+@pytest.mark.host("0.23")
 def test_one_block_less_is_refused_with_numbers():
     """vLLM's own check has no block for the null block: its scheduler would wait for ever."""
     with pytest.raises(engine.EngineFailedError) as failure:
@@ -196,12 +206,14 @@ def test_one_block_less_is_refused_with_numbers():
     assert "raise num_gpu_blocks_override to 10 or more" in log
 
 
+@pytest.mark.host("0.23")
 def test_padding_limit_that_nothing_keeps_to_is_an_error():
     limited = scenario(*MLA_WITH_WINDOW, mkv_ascend={"layout": {"max_padding_fraction": 0.0}})
     with pytest.raises(engine.EngineFailedError, match=r"layout\.max_padding_fraction is 0\.0"):
         engine.run(limited)
 
 
+@pytest.mark.core
 def test_the_drafts_cache_may_have_a_dtype_of_its_own():
     """Rows of 2 bytes beside rows of 4; the draft's tokens are its own, except for rounding.
 
@@ -226,6 +238,7 @@ def test_the_drafts_cache_may_have_a_dtype_of_its_own():
     assert result.num_gpu_blocks == (64 << 20) // (2 * row * item + 2 * row * 2)
 
 
+@pytest.mark.host("0.23")
 def test_keys_of_192_and_values_of_128(tmp_path):
     """vllm-ascend divides a buffer by a ratio of floats, and views its output with 192 elements."""
     llama = model_directory("llama_target")

@@ -37,7 +37,7 @@ planned_groups = hosts.module("kv_cache.planned_groups")
 if hosts.NAME == "vllm_ascend_0_30":
     left_alone = hosts.module("kv_cache.left_alone")
 
-pytestmark = pytest.mark.usefixtures("installed")
+pytestmark = [pytest.mark.usefixtures("installed"), pytest.mark.core]
 
 only_planned_with_transfer = hosts.only_on(
     "vllm_ascend_0_23", "connectors of 0.30.0rc2 read vllm-ascend's descriptors of the caches"

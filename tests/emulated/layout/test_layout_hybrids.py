@@ -32,7 +32,7 @@ kv_groups = hosts.module("kv_cache.kv_groups")
 layer_facts = hosts.module("kv_cache.layer_facts")
 planned_groups = hosts.module("kv_cache.planned_groups")
 
-pytestmark = pytest.mark.usefixtures("installed")
+pytestmark = [pytest.mark.usefixtures("installed"), pytest.mark.host("0.23"), pytest.mark.core]
 
 GIB = 2**30
 CONV = 3 * 8192 * 2

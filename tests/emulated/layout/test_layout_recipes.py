@@ -21,6 +21,8 @@ from mkv_ascend.layout.plan import make_plan
 from tests.support.caches.layer_cases import BF16, CASES, described, planned, stock
 from tests.support.caches.stock_caches import NUM_BLOCKS
 
+pytestmark = pytest.mark.host("0.23")
+
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_plan_gives_what_vllm_ascend_gives(case: str) -> None:

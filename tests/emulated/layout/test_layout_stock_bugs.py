@@ -26,6 +26,8 @@ from tests.support.caches.layer_cases import (
 )
 from tests.support.caches.stock_caches import NUM_BLOCKS, Layers, stock_caches
 
+pytestmark = pytest.mark.host("0.23")
+
 FULL = dense(192, 4, head_size_v=64)
 STATES: Layers = [("model.9.linear_attn", mamba(), None)]
 HYBRID = dense(256, 2, **HYBRID_PAGE)

@@ -48,6 +48,8 @@ from tests.support.caches.layout_probe import aliases
 from tests.support.caches.planned_runner import PlannedRunner
 from tests.support.caches.stock_caches import NUM_BLOCKS, StandInRunner, stock_caches
 
+pytestmark = pytest.mark.host("0.23")
+
 engine_core = hosts.module("kv_cache.engine_core")
 
 NPU = torch.device("npu:0")

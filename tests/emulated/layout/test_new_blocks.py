@@ -8,6 +8,8 @@ import pytest
 from tests.support import programs
 from tests.support.pairs import scenario
 
+pytestmark = pytest.mark.host("0.23")
+
 STALE_BLOCKS = Path(__file__).with_name("stale_blocks_probe.py")
 
 

@@ -46,7 +46,7 @@ from tests.support.caches.layer_cases import (
 from tests.support.caches.planned_runner import PlannedRunner, aliases
 from tests.support.caches.stock_caches import NUM_BLOCKS
 
-pytestmark = pytest.mark.usefixtures("installed")
+pytestmark = [pytest.mark.usefixtures("installed"), pytest.mark.core]
 
 
 def kv_cache_config(groups: Any, counted: int) -> KVCacheConfig:

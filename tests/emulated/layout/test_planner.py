@@ -173,6 +173,33 @@ def printed(pair, capsys):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.core(cases=["mla, windows*"])
+@pytest.mark.host(
+    "0.23",
+    cases=[
+        "*-next, mtp",
+        "*-oss",
+        "dense",
+        "dense, gdn",
+        "dflash",
+        "gdn",
+        "gdn alone",
+        "mamba2",
+        "mamba2 alone",
+        "mla",
+        "mla, windows",
+        "qwen3.5",
+        "short conv",
+        "sparse mla",
+        "window of the draft",
+        "window+full",
+        "window+full alone",
+    ],
+)
+@pytest.mark.nightly(
+    "other cases of it stay",
+    cases=["*-next, mtp, v2", "*-oss, v2", "dense, v2", "eagle3, v2", "gdn, v2", "sparse mla, v2"],
+)
 @pytest.mark.parametrize("name", PAIRS)
 def test_what_is_explained_is_what_an_engine_allocates(name, capsys):
     pair = PAIRS[name]
@@ -207,6 +234,7 @@ if hosts.PLANS_DEEPSEEK_V4:
     ASKED["deepseek-v4"] = Pair("deepseek_v4_fitted", engine={**V4, "block_size": 128})
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("name", ASKED)
 def test_blocks_that_are_asked_for_are_planned_where_the_host_takes_them(name):
     arguments = ASKED[name].arguments()
@@ -228,6 +256,8 @@ if not hosts.PLANS_DEEPSEEK_V4:
     )
 
 
+@pytest.mark.host("0.23", cases=["qwen3.5", "qwen3.5, mtp"])
+@pytest.mark.nightly("other cases of it stay", cases=["deepseek-*"])
 @pytest.mark.parametrize("name", BUILT_ONLY)
 def test_what_numbers_tell_is_what_vllm_builds(name):
     """Without an engine; tests/emulated/recurrent runs this family in engines of its own."""
@@ -237,6 +267,8 @@ def test_what_numbers_tell_is_what_vllm_builds(name):
     assert found == served(plan(from_vllm.read_answer(asked, answer).inputs))
 
 
+@pytest.mark.host("0.23", cases=["glm4_moe", "mimo_v2"])
+@pytest.mark.nightly("other cases of it stay", cases=["ernie4_5_moe", "hy_v3"])
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_predictor_of_numbers_alone_is_what_vllm_builds(name, tmp_path):
     write_config(name, tmp_path)
@@ -250,6 +282,7 @@ RATIOS = ([128, 128, 4, 128, 4, 128, 4, 0], [4, 128, 4, 128, 4], [4, 4, 4, 128, 
 """Of DeepSeek-V4's layers: as published, then with windows that are split, and one kind alone."""
 
 
+@pytest.mark.host("0.23")
 @hosts.only_on("vllm_ascend_0_23", "only there caches of DeepSeek-V4 alone are planned")
 @pytest.mark.parametrize("ratios", RATIOS, ids=str)
 @pytest.mark.parametrize("method", [None, "mtp"])
@@ -260,6 +293,7 @@ def test_deepseek_v4_of_other_depths_is_planned_as_vllm_builds_it(ratios, method
     assert_as_built({**arguments, "model": str(model)})
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("layers", [5, 7, 12])
 def test_kinds_of_layers_are_split_as_vllm_splits_them(layers, tmp_path):
     """A kind with less than half as many layers again as the rarest is not split, but padded."""
@@ -304,6 +338,7 @@ def assert_as_built(arguments):
     assert served(plan(by_numbers(asked).inputs)) == served(plan(built.inputs))
 
 
+@pytest.mark.host("0.23")
 def test_a_config_may_name_the_dtype_of_the_targets_states(tmp_path):
     """Published configs of Qwen3.5 keep recurrent states in float32; a draft's follow."""
     arguments = Pair("qwen3_5", draft="qwen3_next_draft").arguments()
@@ -319,10 +354,17 @@ def test_a_config_may_name_the_dtype_of_the_targets_states(tmp_path):
     assert dtypes.count("float32") == 2
 
 
+@pytest.mark.host("0.23")
 def test_every_class_of_multimodal_models_is_tried():
     assert set(image_models.CONFIGS) == set(DECODERS)
 
 
+@pytest.mark.host(
+    "0.23", cases=["AyaVisionForConditionalGeneration", "Gemma3ForConditionalGeneration"]
+)
+@pytest.mark.nightly(
+    "named inside as Gemma 3, which stays; for a host's new release", cases=["[!AG]*", "Gemma4*"]
+)
 @pytest.mark.parametrize("architecture", image_models.CONFIGS)
 def test_a_language_model_inside_is_planned_as_vllm_builds_it(architecture, tmp_path):
     """Its layers have the names that the class of the whole model gives them."""
@@ -333,6 +375,7 @@ def test_a_language_model_inside_is_planned_as_vllm_builds_it(architecture, tmp_
     assert served(plan(found.inputs)) == served(plan(from_vllm.read_answer(asked, answer).inputs))
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_a_language_model_inside_is_planned_as_an_engine_allocates_it(role, tmp_path):
     arguments = Pair("llama_target", engine=WITHOUT_IMAGES).arguments()

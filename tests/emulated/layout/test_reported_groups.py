@@ -24,6 +24,8 @@ BLOCK, PAGE = 1024, 1024 * 2 * 256 * 2 * 2
 pytestmark = [
     pytest.mark.usefixtures("installed"),
     hosts.only_on("vllm_ascend_0_23", "vLLM 0.30.0 finds its groups otherwise"),
+    pytest.mark.host("0.23"),
+    pytest.mark.core,
 ]
 
 

@@ -31,6 +31,7 @@ from tests.support.caches.kv_configs import (
 pytestmark = [
     pytest.mark.usefixtures("installed"),
     hosts.only_on("vllm_ascend_0_30", "0.23.0 lets layers of all groups share bytes"),
+    pytest.mark.core,
 ]
 
 layer_facts = hosts.module("kv_cache.layer_facts")

@@ -11,6 +11,8 @@ from tests.support.pairs import (
     scenario,
 )
 
+pytestmark = pytest.mark.host("0.23")
+
 FIRST_DRAFT_LAYER = r"draft_model\.model\.layers\.0\..*"
 
 

@@ -155,6 +155,7 @@ def test_stock_model_runner_v2_alone():
     assert_tokens_are(case, result, model())
 
 
+@pytest.mark.nightly("near to tests that stay")
 @each_runner
 def test_tokens_are_the_references_and_drafts_its_mtp_layers(runner):
     """In chunks, in mixed batches, and once more.
@@ -180,6 +181,7 @@ def test_tokens_are_the_references_and_drafts_its_mtp_layers(runner):
     assert 0.2 < sum(result.accepted_per_position) / result.num_drafts < 2.5
 
 
+@pytest.mark.nightly("near to tests of 0.30.0rc2, which stay")
 def test_few_keys_are_chosen():
     """16 of up to 79 compressed keys. The operator documents 512, so this run is not strict."""
     changes = {"index_topk": 16}
@@ -194,17 +196,20 @@ def test_few_keys_are_chosen():
     assert len(deviations(case, result, model()).wrong) > 5
 
 
+@pytest.mark.nightly("near to tests of 0.30.0rc2, which stay")
 @each_runner
 def test_dense_draft(runner):
     run_dense_draft(runner)
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["v1"])
 @each_runner
 def test_dense_draft_in_graphs(runner):
     result = run_dense_draft(runner, **GRAPHS)
     assert result.draft_replays > 5
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["v1"])
 @each_runner
 def test_mtp_layer_in_graphs(runner):
     """Requests end at different steps: graphs for 2 and 4 requests are padded."""
@@ -212,6 +217,9 @@ def test_mtp_layer_in_graphs(runner):
     assert result.draft_replays > 5
 
 
+@pytest.mark.core
+@pytest.mark.host("0.30", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
 def test_mtp_layer_in_default_graphs(runner):
     """Dynamo traces both models, and each graph's states must reach the layer that drafts."""
@@ -226,6 +234,7 @@ def test_mtp_layer_in_default_graphs(runner):
     assert result.draft_replays > 10
 
 
+@pytest.mark.host("0.23", cases=["None"])
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 has no K by batch size")
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
 def test_k_by_batch_size_on_model_runner_v2(graphs):

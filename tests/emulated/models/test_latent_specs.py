@@ -22,6 +22,8 @@ from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from tests.support import hosts
 
+pytestmark = pytest.mark.core
+
 hosts.skip_module_unless(
     "vllm_ascend_0_23", "0.30.0rc2 has a spec for each indexer: test_mla_specs"
 )

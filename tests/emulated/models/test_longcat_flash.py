@@ -31,6 +31,7 @@ weights = hosts.module("patches.longcat_weights")
 attentions = hosts.module("patches.paired_attentions")
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_experts_without_matrices_count_once_for_all_ranks():
     """Each rank has its slice of every matrix, and parts are summed up; there are no others."""
     case = scenario(

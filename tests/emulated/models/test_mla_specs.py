@@ -22,6 +22,8 @@ from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from tests.support import hosts
 
+pytestmark = pytest.mark.core
+
 hosts.skip_module_unless(
     "vllm_ascend_0_30", "0.23.0 keeps an indexer's keys in its layer's spec: test_latent_specs"
 )

@@ -19,6 +19,8 @@ import torch
 from tests.support import programs, prompts, reference
 from tests.support.tiny_models import model_directory
 
+pytestmark = pytest.mark.host("0.23")
+
 SESSION = Path(__file__).parent / "sampling_session.py"
 MODEL = "llama_target"
 NUM_TOKENS = 12

@@ -37,6 +37,7 @@ def gemma3n(tmp_path_factory):
     return shared_model.make(tmp_path_factory.mktemp("models") / "gemma3n", DRAFT)
 
 
+@pytest.mark.core
 @each_runner
 def test_target_whose_layers_share_caches_with_a_draft_in_its_group(gemma3n, runner):
     """Tokens of Hugging Face; vllm-ascend's layers write over the keys of their owners.
@@ -60,6 +61,7 @@ def test_target_whose_layers_share_caches_with_a_draft_in_its_group(gemma3n, run
     }
 
 
+@pytest.mark.host("0.23", cases=["v1"])
 @each_runner
 def test_a_draft_whose_layers_share_caches(gemma3n, runner):
     """Each draft token is Hugging Face's, which shares keys through its cache alone."""
@@ -75,6 +77,7 @@ def test_a_draft_whose_layers_share_caches(gemma3n, runner):
 CACHE = torch.arange(4 * 128 * 2 * 64, dtype=torch.float32).view(4, 128, 2, 64)
 
 
+@pytest.mark.host("0.23")
 @mended
 def test_a_layer_without_keys_writes_nothing():
     caches = (CACHE.to("npu:0"), (CACHE + 0.5).to("npu:0"))
@@ -92,6 +95,7 @@ def test_a_layer_without_keys_writes_nothing():
     assert torch.equal(caches[1].cpu(), CACHE + 0.5)
 
 
+@pytest.mark.host("0.23")
 @mended
 def test_stock_writes_over_the_keys_of_the_owner():
     """Why the method is replaced."""
@@ -152,6 +156,7 @@ def test_a_layer_that_shares_joins_a_group_of_unlike_pages():
     assert dict(planned.aliases) == {READER: OWNER}
 
 
+@pytest.mark.host("0.23")
 def test_stock_has_no_spec_for_a_layer_that_shares_in_such_a_group(monkeypatch):
     runner = runner_with_sharing()
     model_runner_v1.NPUModelRunner.maybe_add_kv_sharing_layers_to_kv_cache_groups(
@@ -182,6 +187,8 @@ def config_with_encoder(first):
     return KVCacheConfig(NUM_BLOCKS, [hosts.kv_cache_tensor(size, [DECODER])], groups)
 
 
+@pytest.mark.core
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("first", [True, False])
 def test_encoders_have_no_cache(first):
     runner = PlannedRunner(config_with_encoder(first), {DECODER: GQA, ENCODER_LAYER: GQA})
@@ -193,6 +200,7 @@ def test_encoders_have_no_cache(first):
     assert runner.caches()[DECODER][0].shape == (2 * NUM_BLOCKS, 128, 4, 128)
 
 
+@pytest.mark.host("0.23")
 def test_a_model_of_encoders_alone_has_no_caches():
     runner = PlannedRunner(
         KVCacheConfig(1, [], [KVCacheGroupSpec([ENCODER_LAYER], ENCODER)]), {ENCODER_LAYER: GQA}
@@ -204,6 +212,7 @@ def test_a_model_of_encoders_alone_has_no_caches():
     assert runner.cache_plan.total_bytes == 0
 
 
+@pytest.mark.host("0.23")
 @hosts.only_on("vllm_ascend_0_23", "0.30.0rc2's method is given the size of each group's blocks")
 def test_bug_15_stock_takes_the_block_size_of_another_group():
     """With a group of encoders before others; vLLM's own runner only ever adds them last."""

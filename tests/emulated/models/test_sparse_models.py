@@ -41,6 +41,7 @@ def test_tokens_are_those_of_the_chosen_keys():
     assert max(result.cached_tokens[len(case.prompts) :]) >= 128
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("draft", ["llama_draft", "deepseek_v2_draft"])
 def test_dense_draft_with_preemption(draft):
     case = scenario(TARGET, draft, prompts=long_prompts(), engine=SCARCE)
@@ -51,6 +52,8 @@ def test_dense_draft_with_preemption(draft):
     assert_drafts_are_the_drafts_own(case, result)
 
 
+@pytest.mark.core
+@pytest.mark.host("0.23")
 def test_drafting_for_itself_is_always_accepted():
     """Every pass chooses keys anew; its lengths stay on the device."""
     case = scenario(TARGET, TARGET, prompts=long_prompts(), engine={"max_num_batched_tokens": 64})
@@ -104,6 +107,7 @@ def deviations(report):
     return len(places([*report.wrong, *report.near_ties]))
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("eight_bit_keys", [False, True])
 def test_keys_of_the_indexer_choose_as_well_in_8_bits(eight_bit_keys):
     """C8: half the bytes and a scale per token. vllm-ascend rotates them in bfloat16 only.
@@ -129,6 +133,7 @@ def test_keys_of_the_indexer_choose_as_well_in_8_bits(eight_bit_keys):
         assert deviations(rounded) < deviations(faulty)
 
 
+@pytest.mark.host("0.23")
 def test_latents_of_8_bits():
     """C8: a scale for each 128 values. All keys are chosen, so that no rounding chooses others."""
     every_key = max(len(prompt) for prompt in scenario(TARGET).prompts) + MAX_TOKENS

@@ -30,6 +30,9 @@ def assert_choices(rows, said):
         assert row.max() - row[found.proposed] < rounded.undecided_below(row), found
 
 
+@pytest.mark.nightly(
+    "other cases of it stay", cases=["*-dense-*", "*-eager", "*-window+full-*", "v2-*"]
+)
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"], ids=["eager", "graphs"])
 @pytest.mark.parametrize("cell", ["dense", "window+full", "mtp"])
 @each_runner

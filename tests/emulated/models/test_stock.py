@@ -31,16 +31,23 @@ def judged(target: str) -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.host("0.23", cases=["llama_target"])
+@pytest.mark.nightly(
+    "stock alone, which changes when a host does",
+    cases=["deepseek_v2_target", "gemma3", "qwen3_moe", "qwen3_next"],
+)
 @pytest.mark.parametrize("target", TARGETS)
 def test_eagerly(target: str) -> None:
     stock.run(target, **judged(target))
 
 
+@pytest.mark.nightly("stock alone, which changes when a host does")
 @pytest.mark.parametrize("target", TARGETS)
 def test_in_graphs_of_decoding(target: str) -> None:
     stock.run(target, graphs="FULL_DECODE_ONLY", **judged(target))
 
 
+@pytest.mark.host("0.23")
 def test_in_graphs_of_pieces_and_of_decoding() -> None:
     stock.run("llama_target", graphs="FULL_AND_PIECEWISE", traced=True)
 

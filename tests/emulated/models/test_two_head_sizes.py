@@ -17,6 +17,8 @@ from tests.support.pairs import (
     backends,
 )
 
+pytestmark = pytest.mark.host("0.23")
+
 LAYERS = ("sliding_attention", "full_attention")
 
 

@@ -82,6 +82,10 @@ def run(target: str, draft: str | None = None, **fields: Any) -> engine.Result:
     return result
 
 
+@pytest.mark.host("0.23", cases=["deepseek_v2_target", "deepseek_v32_target", "llama_target"])
+@pytest.mark.nightly(
+    "other cases of it stay", cases=["gemma3", "gpt_oss", "granite4", "lfm2", "qwen3_next"]
+)
 @pytest.mark.parametrize("model", [*ATTENTION, *RECURRENT])
 def test_a_model_accepts_its_own_drafts(model: str) -> None:
     result = run(model, model)
@@ -90,6 +94,7 @@ def test_a_model_accepts_its_own_drafts(model: str) -> None:
     assert SYNCHRONOUS in result.log
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize(
     ("target", "draft", "method", "cached"),
     [
@@ -109,6 +114,7 @@ def test_heads_are_scheduled_ahead(
     assert cached is None or result.cached_tokens[-1] == cached
 
 
+@pytest.mark.host("0.23")
 def test_without_a_draft() -> None:
     """Experts, and norms of queries and keys."""
     result = run("qwen3_moe")
@@ -116,6 +122,8 @@ def test_without_a_draft() -> None:
     assert result.cached_tokens == [0, 0, 0, BLOCK]
 
 
+@pytest.mark.host("0.23", cases=["granite4", "qwen3_next_draft"])
+@pytest.mark.nightly("other cases of it stay", cases=["lfm2"])
 @pytest.mark.parametrize("draft", ["lfm2", "granite4", "qwen3_next_draft"])
 def test_a_recurrent_draft_leaves_the_target_its_prefix_hits(draft: str) -> None:
     """The draft has no state of a hit. It reads the hit itself, and drafts as without a cache."""

@@ -13,6 +13,8 @@ from mkv_ascend.adapters.contract import PLATFORM as MKV
 from tests.support.emulation import ON_EMULATOR
 from tests.support.programs import HANG_SECONDS
 
+pytestmark = pytest.mark.host("0.23")
+
 
 def doctor(*arguments, **variables):
     return subprocess.run(

@@ -18,6 +18,8 @@ from mkv_ascend.attention.selection import SelectionError
 from tests.support import hosts
 from tests.support.tiny_models import model_directory
 
+pytestmark = pytest.mark.core
+
 
 def dense_model(**fields):
     return SimpleNamespace(

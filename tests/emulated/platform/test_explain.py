@@ -42,6 +42,8 @@ def explain_in_a_process_of_ours(target: str, *options: str) -> dict[str, Any]:
     return plain
 
 
+@pytest.mark.host("0.23", cases=["*-1-*"])
+@pytest.mark.nightly("other cases of it stay", cases=["gpt-*"])
 @pytest.mark.parametrize(
     ("target", "draft", "groups", "mib"),
     # Measured of vLLM 0.23.0 before mkv_ascend had a grouping (benchmarks/rows.py).
@@ -58,6 +60,7 @@ def test_vllms_own_grouping_is_shown(target: str, draft: str, groups: int, mib: 
     assert vllm["num_blocks"] == 8 * 2**30 // vllm["bytes_per_block"]
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("draft_tokens", [0, 3])
 def test_states_have_the_shapes_of_vllm(ranks: int, draft_tokens: int) -> None:
@@ -85,6 +88,7 @@ def kept(plain: dict[str, Any]) -> set[tuple[Any, ...]]:
     return set(found.items())
 
 
+@pytest.mark.host("0.23")
 def test_what_vllm_builds_is_what_the_numbers_say_within_a_minute_and_4_gib() -> None:
     """Both models of 61 and 24 layers on 8 ranks: latents, windows, sinks; no weights."""
     draft = ["--draft", str(CONFIGS / "gpt-oss-20b"), "--tensor-parallel-size", "8"]
@@ -105,6 +109,7 @@ def test_what_vllm_builds_is_what_the_numbers_say_within_a_minute_and_4_gib() ->
     assert any("its vocabulary has 201088 tokens, not 129280" in note for note in built["notes"])
 
 
+@pytest.mark.host("0.23")
 @hosts.only_on("vllm_ascend_0_23", "vLLM 0.30.0 has no class that loads Kimi-Linear's gates")
 def test_a_model_of_a_type_that_is_not_known_is_built() -> None:
     """Kimi-Linear: 20 layers of delta attention and 7 of latents; vLLM cannot group it."""

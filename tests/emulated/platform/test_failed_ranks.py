@@ -24,6 +24,8 @@ TARGET_WRITES = "npu_kv_rmsnorm_rope_cache"
 """Operator that writes the caches of an MLA target, and not those of its dense draft."""
 
 
+@pytest.mark.host("0.23", cases=["draft-v1"])
+@pytest.mark.nightly("a rank that fails in the draft's pass stays", cases=["target-*"])
 @pytest.mark.parametrize("runner", hosts.ADAPTER.RUNNERS)
 @pytest.mark.parametrize(
     ("operator", "options"),
@@ -53,6 +55,7 @@ def test_each_request_is_answered_or_fails_at_once(tmp_path, runner, operator, o
     assert "rank 1 has failed, and ends" in log
 
 
+@pytest.mark.host("0.23")
 def test_a_start_ends_where_one_rank_fails_in_it(tmp_path):
     """In the pass that measures memory: the other rank waits in a collective, and is read first."""
     faults = tmp_path / "faults.json"

@@ -35,6 +35,8 @@ def sized(runner, **variables):
     )
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
 def test_graphs_fit_beside_the_cache(runner):
     """What was captured to measure is gone: the cache is as large as said, and serves requests.
@@ -53,6 +55,7 @@ def test_graphs_fit_beside_the_cache(runner):
     assert result.num_gpu_blocks == left * MIB // BLOCK_BYTES
 
 
+@pytest.mark.nightly("what fails without it, which a new host may mend")
 def test_without_being_measured_they_do_not_fit():
     with pytest.raises(engine.EngineFailedError, match="NPU out of memory"):
         engine.run(sized({}, VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS="0"))
@@ -68,6 +71,8 @@ def layer_with_a_cache(memory):
     return before, layer
 
 
+@pytest.mark.core
+@pytest.mark.host("0.23")
 def test_implementations_let_go_of_the_first_caches():
     """vllm-ascend's take a cache at their first pass, and would serve requests with it."""
     before, layer = layer_with_a_cache(torch.zeros(16, device="npu"))
@@ -75,6 +80,7 @@ def test_implementations_let_go_of_the_first_caches():
     assert layer == SimpleNamespace(kv_cache=[], impl=SimpleNamespace(key_cache=None))
 
 
+@pytest.mark.host("0.23")
 def test_a_cache_that_something_holds_is_told():
     memory = torch.zeros(16, device="npu")
     before, _ = layer_with_a_cache(memory)

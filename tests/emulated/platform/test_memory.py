@@ -11,7 +11,10 @@ MIB = 1 << 20
 # Two layers, keys and values, 2 heads of 64 elements, blocks of 128 tokens, float32.
 BLOCK_BYTES = 2 * 2 * 2 * 64 * 128 * 4
 
-pytestmark = pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory")
+pytestmark = [
+    pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory"),
+    pytest.mark.host("0.23"),
+]
 
 
 def profiled(memory_mib, utilization):

@@ -144,6 +144,8 @@ def check_caches(seen, plan):
     assert least <= seen.one(definitions.KV_CACHE_BYTES.name) < 1.01 * least
 
 
+@pytest.mark.host("0.23", cases=["v1-1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-2", "v2-1"])
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("runner", ADAPTER.RUNNERS)
 def test_figures_are_vllms_and_those_of_the_plan(ranks, runner, tmp_path, capsys):
@@ -163,6 +165,7 @@ def test_figures_are_vllms_and_those_of_the_plan(ranks, runner, tmp_path, capsys
     assert seen.log.count("Attention backends of the draft:") == 1
 
 
+@pytest.mark.nightly("figures of a draft stay")
 def test_without_a_draft_there_are_caches_and_no_proposals(tmp_path, capsys):
     seen = observe(tmp_path, "v1", "--enforce-eager", speculative=False)
     ours = {name for name, _, _ in seen.page if name.startswith("mkv_ascend")}

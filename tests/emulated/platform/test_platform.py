@@ -97,6 +97,7 @@ def configure(monkeypatch):
     return run
 
 
+@pytest.mark.core
 def test_vllm_ascends_worker_becomes_ours_and_stays_ours(configure):
     assert configure(STOCK_WORKER) == WORKER
     assert configure(WORKER, OPTIONS) == WORKER
@@ -104,6 +105,7 @@ def test_vllm_ascends_worker_becomes_ours_and_stays_ours(configure):
     assert configure(WORKER, asked="TRITON_ATTN") == WORKER
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("size", "asked_for", "is_hybrid", "taken"),
     [
@@ -157,6 +159,7 @@ def test_another_worker_is_left_alone_without_options(configure):
     assert configure(XLITE) == XLITE
 
 
+@pytest.mark.core
 def test_another_worker_is_refused_with_options_that_nothing_would_honour(configure):
     with pytest.raises(ValueError, match="mkv_ascend") as refusal:
         configure(XLITE, OPTIONS)
@@ -196,6 +199,7 @@ class DeviceLengths:
     pass
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("builders", "expected"),
     [
@@ -319,6 +323,7 @@ def as_vllm_itself_says(config):
     return module.SpeculativeConfig.hf_config_override(copy.deepcopy(config))
 
 
+@pytest.mark.core
 @hosts.only_on("vllm_ascend_0_23", "vllm-ascend 0.30.0rc2 knows them")
 @pytest.mark.parametrize("architecture", ["HYV3ForCausalLM", "MiMoV2FlashForCausalLM"])
 def test_a_head_that_vllm_ascend_has_forgotten_is_remembered(architecture):

@@ -17,6 +17,7 @@ from tests.support.emulation import ON_EMULATOR
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not ON_EMULATOR, reason="forks the engine core, and has its device fail"),
+    pytest.mark.host("0.23"),
 ]
 
 

@@ -42,6 +42,7 @@ def answer(done):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+@pytest.mark.host("0.23", cases=["reversed"])
 @pytest.mark.parametrize("order", ["sorted", "reversed"])
 def test_both_orders_of_discovery_give_our_platform_and_all_general_plugins(order):
     found = answer(probe(order=order))
@@ -49,12 +50,14 @@ def test_both_orders_of_discovery_give_our_platform_and_all_general_plugins(orde
     assert set(found["general"]) >= {*ASCEND_GENERAL, "mkv_ascend"}
 
 
+@pytest.mark.host("0.23")
 def test_leaving_us_out_of_vllm_plugins_gives_stock():
     found = answer(probe(vllm_plugins=",".join(["ascend", *ASCEND_GENERAL])))
     assert found["platform"] == STOCK
     assert set(found["general"]) == set(ASCEND_GENERAL)
 
 
+@pytest.mark.host("0.23")
 def test_uninstalled_leaves_stock():
     found = answer(probe(without=["mkv_ascend"]))
     assert found["platform"] == STOCK
@@ -97,6 +100,7 @@ def test_a_seat_that_cannot_be_taken_ends_the_process():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.host("0.23")
 def test_a_platform_that_vllm_dropped_ends_the_process_instead_of_running_stock():
     """vLLM logs that an entry point cannot be imported, and goes on with the others."""
     done = probe(break_platform=True)

@@ -34,6 +34,8 @@ def chat_token_ids(target, question):
     )
 
 
+@pytest.mark.core
+@pytest.mark.host("0.30")
 def test_a_server_gives_the_targets_own_tokens_and_reports_acceptance(tmp_path):
     """With options of ours: 0.30.0rc2 reads them in an engine core before it loads plugins."""
     target = model_directory("deepseek_v2_target")
@@ -64,6 +66,8 @@ def test_a_server_gives_the_targets_own_tokens_and_reports_acceptance(tmp_path):
     assert "emulated NPU" in log or "EMULATED_NPU_DEVICES" not in os.environ
 
 
+@pytest.mark.core(cases=["kind of the draft"])
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

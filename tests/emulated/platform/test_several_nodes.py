@@ -23,6 +23,7 @@ from tests.support.tiny_models import model_directory
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not nodes.IS_INSTALLED, reason=f"no Ray here: pip install ray=={nodes.RAY}"),
+    pytest.mark.nightly("needs Ray, which set-up does not install"),
 ]
 TARGET, DRAFT, K = "gemma3", "gemma3_draft", 3
 TELLING_DRAFTS = {"worker_extension_cls": "tests.support.told_drafts.Extension"}

@@ -40,6 +40,7 @@ def windows(shape, drafts=0):
     )
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["*-eager", "*-lfm2-*", "granite4-*"])
 @pytest.mark.parametrize("graphs", [{}, GRAPHS], ids=["eager", "graphs"])
 @pytest.mark.parametrize(
     ("target", "draft"),
@@ -74,6 +75,7 @@ def test_windows_in_another_dtype_than_the_model_are_refused(with_triton):
         with_triton.refuse_other_states({"layer": windows((3, 64))}, torch.bfloat16)
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_other_updates_and_windows_with_channels_first_are_not_judged(monkeypatch, with_triton):
     """Those with channels first have a message of their own (``mamba_kernels.py``)."""
     specs = {"layer": windows((7, 72))}

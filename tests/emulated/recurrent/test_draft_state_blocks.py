@@ -32,6 +32,8 @@ from mkv_ascend.adapters.common.patches.draft_state_blocks import (
 from tests.support import hosts
 from tests.support.caches.kv_configs import config
 
+pytestmark = pytest.mark.core
+
 K = 3
 IN_FLIGHT = "max_num_batched_tokens" if hosts.NAME == "vllm_ascend_0_23" else "max_in_flight_tokens"
 """vLLM's word for how many tokens a manager may be asked to hold at once."""

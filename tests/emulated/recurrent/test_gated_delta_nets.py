@@ -53,6 +53,7 @@ def aligned(**fields: Any) -> dict[str, Any]:
     return {"enable_prefix_caching": True, "max_num_batched_tokens": 192, **fields}
 
 
+@pytest.mark.host("0.23")
 def test_states_across_chunks_rejected_drafts_and_cached_blocks() -> None:
     """Twice: in the second round the long prompts go on from the state at the end of a block."""
     case = scenario(
@@ -91,6 +92,8 @@ def test_steps_of_less_than_a_block_are_refused(
         engine.run(case)
 
 
+@pytest.mark.host("0.23", cases=["v1-*"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2-limits1"])
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 refuses them")
 @pytest.mark.parametrize("limits", OF_BLOCKS[1:])
 @stock.each_runner
@@ -136,6 +139,8 @@ def test_states_after_preemption_and_looked_up_drafts() -> None:
     assert 0 < result.num_accepted < result.num_draft_tokens
 
 
+@pytest.mark.host("0.23", cases=["gdn-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["gdn-v2"])
 @stock.each_runner
 @pytest.mark.parametrize(
     ("target", "draft", "method"),
@@ -174,6 +179,8 @@ def test_states_where_the_longest_context_ends(
     assert max(accepted) > longest - K
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @stock.each_runner
 def test_graphs_of_more_tokens_than_all_requests_verify(runner: dict[str, str]) -> None:
     """A piecewise graph of 12 tokens is captured with one row, which is no verification."""
@@ -190,6 +197,7 @@ def test_graphs_of_more_tokens_than_all_requests_verify(runner: dict[str, str]) 
     assert result.draft_replays > 5
 
 
+@pytest.mark.host("0.23")
 def test_qwen3_5_without_its_vision_tower() -> None:
     """Its attention takes an operator of vllm-ascend's that is a Triton kernel in any case."""
     case = scenario(

@@ -51,6 +51,9 @@ def assert_right(drafted: engine.Scenario, result: engine.Result) -> None:
     assert 0 < result.num_accepted < result.num_draft_tokens
 
 
+@pytest.mark.host("0.23", cases=["*-fields2-v1"])
+@pytest.mark.host("0.30", cases=["*-fields1-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-v2", "qwen3_moe-*"])
 @each_runner
 @pytest.mark.parametrize(
     ("target", "draft", "fields"),
@@ -94,6 +97,8 @@ def test_hits_are_those_without_the_draft(
     assert result.accepted_per_position == without.accepted_per_position
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
 def test_a_resumed_request_finds_its_own_blocks(runner: dict[str, str]) -> None:
     """Preempted in the middle of its text: what it generated is part of the hit."""
@@ -110,6 +115,7 @@ def test_a_resumed_request_finds_its_own_blocks(runner: dict[str, str]) -> None:
     assert result.preemptions > 0
 
 
+@pytest.mark.host("0.23")
 def test_ranks_read_hits_together() -> None:
     spread = case("qwen3_moe", "qwen3_next_draft", engine={"tensor_parallel_size": 2})
     result = engine.run(spread)
@@ -117,6 +123,8 @@ def test_ranks_read_hits_together() -> None:
     assert max(result.cached_tokens) == 2 * BLOCK
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
 def test_asynchronous_scheduling_accepts_as_much(runner: dict[str, str]) -> None:
     """Steps are scheduled before it is known what was accepted."""
@@ -133,6 +141,9 @@ def test_asynchronous_scheduling_accepts_as_much(runner: dict[str, str]) -> None
     assert counts[0] == counts[1]
 
 
+@pytest.mark.core
+@pytest.mark.host("0.23", cases=["*-granite4-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-granite4-v2", "*-qwen3_next_draft-v1"])
 @each_runner
 @pytest.mark.parametrize(
     ("target", "draft"), [("granite4", "granite4"), ("qwen3_next", "qwen3_next_draft")]
@@ -155,6 +166,7 @@ def test_states_of_the_target_are_hit_and_those_of_the_draft_rebuilt(
         assert result.num_accepted == K * len(result.proposals)
 
 
+@pytest.mark.host("0.23")
 def test_aborted_requests_leave_the_others_as_they_were() -> None:
     """Before the draft has read their hit to the end, and after; a model accepts all of its own."""
     own = case("lfm2", "lfm2", record_drafts=False, max_tokens=10)

@@ -18,6 +18,8 @@ from tests.support.models.random_models import random_model
 from tests.support.pairs import assert_drafts_are_the_drafts_own, assert_greedy_tokens_of_reference
 from tests.support.tiny_models import model_directory
 
+pytestmark = pytest.mark.host("0.23")
+
 PROBE = Path(layout_probe.__file__)
 STATE = "linear_attn"
 BLOCK = 256

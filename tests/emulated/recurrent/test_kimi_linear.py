@@ -12,6 +12,8 @@ import torch
 
 from tests.support import engine, kimi_linear, reference
 
+pytestmark = pytest.mark.host("0.23")
+
 MAX_TOKENS = 12
 
 

@@ -37,6 +37,7 @@ NGRAM = {
 }
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_tokens_in_chunks_and_after_prefix_hits(name):
     """Chunks of prompts beside decodes; the second round takes states from cached blocks."""
@@ -48,6 +49,7 @@ def test_tokens_in_chunks_and_after_prefix_hits(name):
     assert max(result.cached_tokens[len(case.prompts) :]) >= BLOCK
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_tokens_with_small_chunks_and_preemption(name):
     """Chunks that end within the model's own chunks; requests lose their states and start again."""
@@ -66,6 +68,9 @@ def test_tokens_with_small_chunks_and_preemption(name):
     assert result.preemptions > 0
 
 
+@pytest.mark.core(cases=["granite4-*"])
+@pytest.mark.host("0.23", cases=["lfm2-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-v2"])
 @stock.each_runner
 @pytest.mark.parametrize("name", FAMILIES)
 def test_states_are_taken_back_to_what_was_accepted(name, runner):
@@ -87,6 +92,8 @@ def test_states_are_taken_back_to_what_was_accepted(name, runner):
     assert result.num_drafts > accepted[0] > accepted[1] > accepted[2] > 20
 
 
+@pytest.mark.host("0.23", cases=["granite4-graphs-v1", "lfm2-eager-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-v2", "granite4-eager-*", "lfm2-graphs-*"])
 @stock.each_runner
 @pytest.mark.parametrize("graphs", [{}, GRAPHS], ids=["eager", "graphs"])
 @pytest.mark.parametrize("name", FAMILIES)
@@ -112,6 +119,8 @@ def test_states_of_preempted_requests(name, graphs, runner):
     assert not graphs or result.draft_replays > 5
 
 
+@pytest.mark.host("0.23", cases=["granite4-eager-v1", "granite4-graphs-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-v2", "lfm2-*"])
 @stock.each_runner
 @pytest.mark.parametrize("graphs", [{}, GRAPHS], ids=["eager", "graphs"])
 @pytest.mark.parametrize("name", FAMILIES)
@@ -142,6 +151,7 @@ def test_states_where_the_longest_context_ends(name, graphs, runner):
     assert not graphs or result.draft_replays > 5
 
 
+@pytest.mark.host("0.23")
 def test_heads_share_inputs_in_two_groups(tmp_path):
     """Each group of heads has its own B and C, and its output is normalised on its own."""
     directory = grouped_model.make(tmp_path / "of_groups", "llama_draft")
@@ -159,6 +169,7 @@ def test_heads_share_inputs_in_two_groups(tmp_path):
     assert len(wrong(grouped_model.normalise_all_groups_together)) > 10
 
 
+@pytest.mark.host("0.23")
 def test_states_without_attention_are_served_without_drafts(tmp_path):
     """With drafts vLLM would go on from the state after the first token of each step."""
     directory = states_alone.make(tmp_path / "mamba2")
@@ -178,6 +189,7 @@ def test_states_without_attention_are_served_without_drafts(tmp_path):
         engine.run(drafted)
 
 
+@pytest.mark.host("0.23")
 def test_steps_without_drafts_start_from_what_was_accepted():
     """ngram finds nothing in many steps, which vllm-ascend then takes for ordinary decodes."""
     case = scenario("granite4", engine={"speculative_config": NGRAM, "max_num_seqs": 2})
@@ -188,6 +200,7 @@ def test_steps_without_drafts_start_from_what_was_accepted():
     assert 10 < result.num_accepted < result.num_draft_tokens
 
 
+@pytest.mark.host("0.23")
 def test_windows_are_taken_back_in_graphs():
     """What was accepted is read when a graph is replayed, not kept from its capture."""
     case = scenario("lfm2", "llama_draft", engine={"max_num_seqs": 4}, **GRAPHS)
@@ -196,6 +209,7 @@ def test_windows_are_taken_back_in_graphs():
     assert 0 < result.num_accepted < result.num_draft_tokens
 
 
+@pytest.mark.host("0.23")
 def test_states_of_no_blocks_keys_are_refused_with_kv_transfer():
     connector = {"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both"}
     case = scenario("lfm2", engine={"kv_transfer_config": connector})
@@ -203,6 +217,7 @@ def test_states_of_no_blocks_keys_are_refused_with_kv_transfer():
         engine.run(case)
 
 
+@pytest.mark.host("0.23")
 @pytest.mark.parametrize("has_triton", [True, False])
 def test_windows_that_would_be_written_to_a_copy_are_refused(monkeypatch, has_triton):
     """vLLM's own update, which serves without Triton, takes both ways."""

@@ -49,6 +49,8 @@ def assert_right(case: Any, result: Any) -> None:
     assert_drafts_are_the_drafts_own(case, result)
 
 
+@pytest.mark.host("0.23", cases=["*-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-v2"])
 @each_runner
 @pytest.mark.parametrize("name", [TARGET, "granite4", "lfm2"])
 def test_a_model_accepts_all_of_its_own_drafts(name: str, runner: dict[str, str]) -> None:
@@ -67,6 +69,7 @@ def test_a_model_accepts_all_of_its_own_drafts(name: str, runner: dict[str, str]
     assert "2 layers keep a recurrent state, in 1 KV groups: one pass more" in result.log
 
 
+@pytest.mark.host("0.23")
 def test_a_model_without_prediction_layers_drafts_as_a_model_if_no_method_is_given() -> None:
     """vLLM would make an MTP head of every Qwen3-Next."""
     plain = case(DRAFT, (1, 40, 130), target="qwen3_moe", speculative={"method": None})
@@ -75,6 +78,7 @@ def test_a_model_without_prediction_layers_drafts_as_a_model_if_no_method_is_giv
     assert "1 layers keep a recurrent state" in result.log
 
 
+@pytest.mark.host("0.23")
 def test_states_in_several_kv_groups(tmp_path: Path) -> None:
     """Metadata is built once for all of them; rows of unlike lengths in one batch."""
     model = random_model(tmp_path, value_heads=4, kv_heads=1)
@@ -95,6 +99,8 @@ def test_states_in_several_kv_groups(tmp_path: Path) -> None:
     assert "one pass more, and 2 times metadata more" in result.log
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
 def test_states_follow_what_is_accepted(runner: dict[str, str]) -> None:
     """The first two requests fill all blocks; when one of them grows, the other has to yield."""
@@ -117,6 +123,8 @@ def test_states_follow_what_is_accepted(runner: dict[str, str]) -> None:
     assert result.preemptions > 0
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
 def test_states_of_target_and_draft_on_several_ranks(runner: dict[str, str]) -> None:
     """Each rank has half of the heads of Mamba2 and of the gated delta rule, and of all experts."""
@@ -134,6 +142,7 @@ def test_states_of_target_and_draft_on_several_ranks(runner: dict[str, str]) -> 
     assert all(0 < count < result.num_drafts for count in result.accepted_per_position)
 
 
+@pytest.mark.host("0.23")
 def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
     ahead = case(
         DRAFT,
@@ -154,6 +163,8 @@ def test_asynchronous_scheduling_accepts_what_the_reference_does() -> None:
     assert result.accepted_per_position == [sum(counts) for counts in accepted]
 
 
+@pytest.mark.host("0.23", cases=["*-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-limits1-v2", "*-limits3-v2"])
 @each_runner
 @pytest.mark.parametrize(
     ("target", "draft", "limits"),

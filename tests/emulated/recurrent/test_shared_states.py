@@ -8,6 +8,8 @@ import pytest
 from tests.support import programs
 from tests.support.pairs import scenario, text_prompts
 
+pytestmark = pytest.mark.host("0.23")
+
 PROBE = Path(__file__).with_name("shared_states_probe.py")
 # Without layers of a draft vLLM gives each layer with states a group of its own here.
 PROMPT_LOOKUP = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}

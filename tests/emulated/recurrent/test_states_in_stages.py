@@ -5,6 +5,8 @@ Stages before the last one are told with a request's next step how many tokens w
 go on from the state behind the last of them, and only then copy one at the end of a block.
 """
 
+import pytest
+
 from tests.support import reference
 from tests.support.marks import needs_float32
 from tests.support.pairs import kv_groups, scenario, text_prompts
@@ -34,6 +36,7 @@ def prompts_and_what_follows(target: str) -> list[list[int]]:
     return prompts + [tokens[: BLOCK + 1] for tokens in both]
 
 
+@pytest.mark.host("0.23")
 def test_blocks_that_end_in_a_verification_are_hit():
     """In graphs, with a draft in two KV groups: a stage for each layer.
 
@@ -62,6 +65,7 @@ def test_blocks_that_end_in_a_verification_are_hit():
     assert len(kv_groups(result, "draft")) == 2
 
 
+@pytest.mark.host("0.30")
 def test_preempted_requests_begin_again():
     """Preempted while steps of them are under way; the draft has states of its own."""
     case = scenario(

@@ -20,6 +20,7 @@ def pair():
     return probe("llama_target", "gemma3", num_speculative_tokens=4)
 
 
+@pytest.mark.core
 def test_a_proposal_over_two_groups_is_a_handful_of_launches(pair):
     assert pair["proposals"]
     for row in pair["proposals"]:
@@ -38,6 +39,7 @@ def test_the_targets_pass_builds_nothing_for_the_drafts_layers(pair):
     assert beside["builds"] == 2 * beside["passes"]
 
 
+@pytest.mark.core
 def test_a_replayed_proposal_is_a_handful_of_launches_beside_its_graph():
     """For a draft of two groups, padded from 3 requests to 4."""
     rows = probe(

@@ -13,6 +13,11 @@ hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone"
 pytestmark = needs_float32
 
 
+@pytest.mark.core
+@pytest.mark.nightly(
+    "other cases of it stay",
+    cases=["*-2", "*-4", "*-5", "*-mtp-*", "granite4-*", "lfm2-*", "llama_target-*"],
+)
 @pytest.mark.parametrize(("target", "draft", "method", "k"), PAIRS)
 def test_proposals_and_acceptance_are_the_references(target, draft, method, k):
     assert_reference(target, draft, method, k, RUNNER_V2)

@@ -164,6 +164,7 @@ def test_each_number_of_drafts_is_replayed(followed: dict[str, Any]) -> None:
     assert_all_is_replayed(followed, TABLE, 8)
 
 
+@pytest.mark.core
 def test_each_draft_token_is_the_drafts_own(followed: dict[str, Any]) -> None:
     assert_drafts_own("gemma3", "gemma3_draft", "draft_model", TABLE, followed["proposals"])
 
@@ -188,6 +189,7 @@ def test_an_eager_proposal_has_as_many_passes_as_tokens() -> None:
     assert_drafts_own("gemma3", "gemma3_draft", "draft_model", table, followed["proposals"])
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize(
     ("target", "draft", "method"),
     [
@@ -208,6 +210,7 @@ def test_sizes_in_tokens_of_two_numbers_may_be_one(target: str, draft: str, meth
     assert launches_by_count(followed, table) == COSTS[target, draft]
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize(
     ("target", "draft", "fewest"),
     [
@@ -231,6 +234,7 @@ def assert_fewer_are_verified_than_were_accepted(proposals: list[Any]) -> None:
     assert any(count == 3 and behind.get(context) == 1 for context, count in made.items())
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["gdn", "v1"])
 @pytest.mark.parametrize(
     ("model", "graphs", "environment"),
     [
@@ -256,6 +260,7 @@ def test_states_go_on_from_what_was_accepted(
     assert_fewer_are_verified_than_were_accepted(followed["proposals"])
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize(
     ("target", "draft", "method", "table", "sizes"),
     [
@@ -310,6 +315,7 @@ def graphs_of_loads(init: Any, table: list[list[int]], most: int, sizes: list[in
     return manager
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("table", "most", "sizes", "eager_in_stock"),
     [
@@ -355,6 +361,7 @@ def test_a_step_finds_the_graph_of_its_own_number(
     assert eager == {"stock": eager_in_stock, "ours": set()}
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_stock_verifies_one_number_without_asynchrony() -> None:
     """Its runner names K of the configuration to the scheduler, whatever the batch."""
     _, result = stock.run(

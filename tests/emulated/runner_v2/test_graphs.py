@@ -31,6 +31,8 @@ def case_in_graphs(target, draft, k, method="draft_model"):
     )
 
 
+@pytest.mark.core
+@pytest.mark.nightly("other cases of it stay", cases=["*-2", "llama_target-*"])
 @pytest.mark.parametrize(
     ("target", "draft", "k"),
     [
@@ -47,6 +49,8 @@ def test_independent_drafts(target, draft, k):
     assert result.draft_replays > 5
 
 
+@pytest.mark.core
+@pytest.mark.nightly("other cases of it stay", cases=["*-dflash-3", "*-mtp-*"])
 @pytest.mark.parametrize(
     ("target", "draft", "method", "k"),
     [

@@ -24,6 +24,8 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.stages import (  # noqa: E4
     embeddings_left_out,
 )
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture
 def two_stages(monkeypatch):

@@ -20,6 +20,8 @@ MOVED = re.compile(r"changed_layers=([1-9]\d*) rank_transfers=([1-9]\d*)")
 """vllm-ascend's words for a cycle of one model in which experts went to the other rank."""
 
 
+@pytest.mark.core
+@pytest.mark.nightly("other cases of it stay", cases=["*-None"])
 @pytest.mark.parametrize(
     ("target", "draft", "method", "graphs"),
     [

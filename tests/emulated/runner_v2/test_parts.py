@@ -44,6 +44,8 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers
 from mkv_ascend.drafting.draft_counts import DraftCounts  # noqa: E402
 from mkv_ascend.drafting.lost_states import Chunk  # noqa: E402
 
+pytestmark = pytest.mark.core
+
 K = 3
 
 

@@ -16,6 +16,8 @@ from vllm_ascend.worker.v2 import attn_utils  # noqa: E402
 
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache import planned_caches  # noqa: E402
 
+pytestmark = pytest.mark.core
+
 PLANNED = "KV cache plan"
 
 

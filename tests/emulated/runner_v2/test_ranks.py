@@ -16,6 +16,8 @@ from tests.support.tiny_models import model_directory
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
 
 
+@pytest.mark.core
+@pytest.mark.nightly("other cases of it stay", cases=["eager"])
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"], ids=["eager", "graphs"])
 def test_two_ranks_of_tensor_parallelism(graphs):
     """The draft has two KV groups and another backend than the target."""

@@ -12,6 +12,10 @@ hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone"
 pytestmark = needs_float32
 
 
+@pytest.mark.core
+@pytest.mark.nightly(
+    "other cases of it stay", cases=["*-granite4-3", "qwen3_moe-*", "qwen3_next-*"]
+)
 @pytest.mark.parametrize(
     ("target", "draft", "k"),
     [
@@ -26,6 +30,7 @@ def test_proposals_and_acceptance_are_the_references(target: str, draft: str, k:
     assert_reference(target, draft, "draft_model", k, RUNNER_V2)
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize(
     ("target", "draft", "k"), [("qwen3_moe", "qwen3_next_draft", 3), ("qwen3_next", "granite4", 2)]
 )

@@ -14,6 +14,9 @@ hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone"
 SEEDS = list(range(12))
 
 
+@pytest.mark.nightly(
+    "other cases of it stay", cases=["*-greedy-FULL_DECODE_ONLY", "*-probabilistic-None", "lfm2-*"]
+)
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
 @pytest.mark.parametrize(
     ("model", "method"),
@@ -27,6 +30,7 @@ def test_a_model_that_drafts_for_itself_at_random_is_always_right(model, method,
     assert_always_right(model, method, graphs)
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
 @pytest.mark.parametrize("method", ["probabilistic", "greedy"])
 def test_over_pipeline_stages(method, graphs):
@@ -58,6 +62,7 @@ def assert_always_right(model, method, graphs, **options):
     assert (result.draft_replays > 0) == (graphs is not None)
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize("method", ["probabilistic", "greedy"])
 def test_tokens_are_distributed_as_the_target_says(method):
     """A token that is accepted without the draft's true probability is drawn too often."""

@@ -49,6 +49,8 @@ def ran(target, draft, **fields):
     return case, engine.run(case)
 
 
+@pytest.mark.core
+@pytest.mark.nightly("other cases of it stay", cases=["eager"])
 @pytest.mark.parametrize("graphs", GRAPHS[:2])
 def test_a_dense_draft_for_mla(graphs):
     case, result = ran("deepseek_v2_target", ONE_KEY_HEAD, **graphs)
@@ -57,6 +59,7 @@ def test_a_dense_draft_for_mla(graphs):
     assert len(result.proposals) > 40
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["eager", "graphs"])
 @each_mode
 def test_a_head_of_mla_behind_prefix_hits(graphs):
     """The layer of DeepSeek-V3 that drafts for it (method mtp)."""
@@ -88,6 +91,7 @@ def test_a_head_of_sparse_mla_behind_prefix_hits():
     assert max(result.cached_tokens) == 256, "a block of 128 keys on each of two ranks"
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["*-eager", "*-llama_one_key_head-*"])
 @pytest.mark.parametrize("graphs", GRAPHS[:2])
 @pytest.mark.parametrize(
     ("method", "target", "head"),
@@ -115,6 +119,7 @@ def test_dense_heads_behind_prefix_hits(method, target, head, graphs):
     assert max(result.cached_tokens) == 256
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["*-eager", "deepseek_v2_target-*"])
 @pytest.mark.parametrize("graphs", GRAPHS[:2])
 @pytest.mark.parametrize("target", ["deepseek_v2_target", ONE_KEY_HEAD])
 def test_a_draft_of_mla(target, graphs):
@@ -130,6 +135,7 @@ def test_a_draft_of_mla(target, graphs):
     assert bool(result.draft_replays) == bool(graphs)
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize("interleave", [1, 128])
 def test_preempted_requests_of_a_head_of_mla(interleave):
     """A block of two ranks holds 256 tokens of a request, which then needs a second one."""
@@ -145,6 +151,7 @@ def test_preempted_requests_of_a_head_of_mla(interleave):
     assert result.draft_replays > 5
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_a_model_that_drafts_for_itself_is_always_accepted_and_hits_prefixes():
     case, result = ran(
         ONE_KEY_HEAD, ONE_KEY_HEAD, repeats=2, max_tokens=21, engine=ASYNCHRONOUS, **IN_GRAPHS
@@ -158,6 +165,7 @@ ALL_KEYS = {"kv_cache": {"replicate_draft": True}}
 """Each rank keeps all keys of a draft that could do with its share."""
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["deepseek_v2_target"])
 @pytest.mark.parametrize("target", ["deepseek_v2_target", ONE_KEY_HEAD])
 def test_a_draft_with_windows_of_which_each_rank_keeps_all_keys(target):
     """By stretches of a block beside the dense target; preempted."""
@@ -177,6 +185,7 @@ def test_a_draft_with_windows_of_which_each_rank_keeps_all_keys(target):
     assert result.preemptions > 0
 
 
+@pytest.mark.nightly("near to tests that stay")
 @needs_float32
 @pytest.mark.parametrize("graphs", GRAPHS[:2])
 def test_mask_tokens_of_which_each_rank_keeps_all_keys(graphs):
@@ -188,6 +197,7 @@ def test_mask_tokens_of_which_each_rank_keeps_all_keys(graphs):
     assert bool(result.draft_replays) == bool(graphs)
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_a_draft_of_which_each_rank_is_asked_to_keep_all_keys_behind_prefix_hits():
     case, result = ran(
         "deepseek_v2_target",
@@ -201,6 +211,7 @@ def test_a_draft_of_which_each_rank_is_asked_to_keep_all_keys_behind_prefix_hits
     assert max(result.cached_tokens) == 256
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize(
     ("method", "head"), [("eagle", "one_key_head_eagle"), ("eagle3", "one_key_head_eagle3")]
 )

@@ -21,6 +21,8 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import (  # 
     target_output,
 )
 
+pytestmark = pytest.mark.core
+
 
 def step(computed, scheduled, prompts, sampled, rows=(4, 0, 2)):
     """A step of three requests, whose rows in the engine's tables are ``rows``."""

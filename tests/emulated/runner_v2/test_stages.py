@@ -26,6 +26,11 @@ hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone"
 pytestmark = needs_float32
 
 
+@pytest.mark.core
+@pytest.mark.nightly(
+    "other cases of it stay",
+    cases=["draft_model-None", "eagle-*", "embeddings-FULL_DECODE_ONLY", "mtp-*"],
+)
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
 @pytest.mark.parametrize(
     ("target", "draft", "method"),
@@ -43,16 +48,19 @@ def test_tokens_proposals_and_acceptance_are_the_references(target, draft, metho
     assert (result.draft_replays > 0) == (graphs is not None)
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["*-FULL_AND_PIECEWISE", "*-None", "eagle3-*"])
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"])
 @pytest.mark.parametrize("method", ["eagle3", "dflash"])
 def test_heads_on_hidden_states_of_layers_of_both_stages(method, graphs):
     judged_head_on_both_stages(method, graphs, RUNNER_V2)
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_a_stage_in_between_sends_on_what_it_was_sent():
     assert judged_stage_in_between(RUNNER_V2).draft_replays > 0
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_more_requests_than_three_batches_hold():
     """In graphs, behind prefix hits."""
     case = scenario(
@@ -73,6 +81,7 @@ def test_more_requests_than_three_batches_hold():
     assert result.draft_replays > 0
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize("ranks", [1, 2], ids=["tp1", "tp2"])
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"], ids=["eager", "graphs"])
 def test_a_preempted_request_goes_on(ranks, graphs):
@@ -95,6 +104,7 @@ def test_a_preempted_request_goes_on(ranks, graphs):
     assert len(kv_groups(result, "draft")) == 2
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_k_by_batch_size():
     """In graphs: first stages are sent as many columns of drafts for every K."""
     case = scenario(

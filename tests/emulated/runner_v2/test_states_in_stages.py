@@ -49,6 +49,7 @@ def test_stages_with_states_alone_and_with_keys_alone():
     assert len(kv_groups(result, "draft")) == 2
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
 @pytest.mark.parametrize(
     ("target", "draft", "environment"),
@@ -80,6 +81,7 @@ def test_preempted_requests_begin_again(target, draft, environment, graphs):
     assert judged_states(case).preemptions > 0
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
 @pytest.mark.parametrize("partition", ["1,2", "2,1"])
 def test_mamba2_layers_go_back_over_all_that_is_refused(tmp_path, partition, graphs):
@@ -110,6 +112,7 @@ def test_mamba2_layers_go_back_over_all_that_is_refused(tmp_path, partition, gra
     assert len(wrong(grouped_model.normalise_all_groups_together)) > 10
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"])
 @pytest.mark.parametrize("environment", [FIRST_HAS_STATES_ALONE, LAST_HAS_KEYS_ALONE])
 def test_proposals_of_a_head_and_acceptance_are_the_references(environment, graphs):

@@ -20,12 +20,14 @@ def short_prompts(target: str) -> list[list[int]]:
     return [prompt[:WITHIN_A_WINDOW] for prompt in text_prompts(model_directory(target))[::4]]
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["gemma3", "granite4", "lfm2", "qwen3_next"])
 @pytest.mark.parametrize("target", ["llama_target", "gemma3", "qwen3_next", "granite4", "lfm2"])
 def test_a_target_alone(target: str) -> None:
     """Of one KV group, of two, and with states."""
     stock.run(target, v2=True, **({"prompts": short_prompts(target)} if target == "gemma3" else {}))
 
 
+@pytest.mark.nightly("near to tests that stay")
 @pytest.mark.parametrize("method", ["eagle3", "dflash"])
 def test_a_head_of_a_target_in_two_groups(method: str) -> None:
     _, result = stock.run(
@@ -38,6 +40,7 @@ def test_a_head_of_a_target_in_two_groups(method: str) -> None:
     assert 0 < result.num_accepted < result.num_draft_tokens
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_later_passes_of_a_head_see_rejected_tokens() -> None:
     """Their lengths count rejected tokens, so the first pass alone is right. Tokens stay right."""
     outputs, result = loop_judgement.loops_and_engine(

@@ -13,6 +13,7 @@ from tests.support import engine, hosts, stock
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 instead, with a warning")
 
 
+@pytest.mark.nightly("other cases of it stay", cases=["*-True"])
 @pytest.mark.parametrize(
     ("graphs", "traced"),
     [("FULL_DECODE_ONLY", False), ("PIECEWISE", True), ("FULL_AND_PIECEWISE", True)],
@@ -21,6 +22,7 @@ def test_graphs_of_a_target(graphs: str, traced: bool) -> None:
     stock.run("llama_target", v2=True, graphs=graphs, traced=traced)
 
 
+@pytest.mark.nightly("near to tests that stay")
 def test_full_graphs_of_a_draft_read_a_pinned_copy_that_is_gone() -> None:
     """Each launch of a draft's attention copies its lengths from a temporary in pinned memory."""
     with pytest.raises(

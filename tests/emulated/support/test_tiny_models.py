@@ -31,6 +31,8 @@ from tests.support.tiny_models.recipes import (
     find_recipe,
 )
 
+pytestmark = pytest.mark.host("0.23")
+
 TRAINED = [name for name in NAMES if name not in FOR_THE_MATRIX]
 WITH_STATES = [name for name in TRAINED if isinstance(RECIPES[name], RecurrentRecipe)]
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -50,37 +49,19 @@ def test_an_unknown_host_is_refused_with_the_hosts(capsys: pytest.CaptureFixture
 
 def test_sources_are_looked_at_on_one_host_and_tests_run_on_each_in_its_environment() -> None:
     first, second = (all_checks(Path("."), host) for host in ("0.23", "0.30"))
-    assert {c.group for c in first} - {c.group for c in second} == {"lint", "types", "docs"}
+    assert {c.group for c in first} - {c.group for c in second} == checks.HOSTLESS
     assert {c.command[0].partition("/")[0] for c in first} == {".venv"}
     assert {c.command[0].partition("/")[0] for c in second} == {".venv-0.30"}
 
 
-def test_all_tests_that_a_host_is_given_exist() -> None:
-    named = [
-        path for tests in (checks.UNIT, checks.EMULATED) for host in tests for path in tests[host]
-    ]
-    for name in named:
-        path, _, test = name.removeprefix("--ignore=").removeprefix("--deselect=").partition("::")
-        assert (checks.ROOT / path).exists(), name
-        if test:
-            function = test.partition("[")[0]
-            assert f"def {function}(" in (checks.ROOT / path).read_text(), name
-
-
-def test_what_only_one_host_can_run_is_run_on_it() -> None:
-    """Else such a test would run nowhere: the default host leaves it out."""
-    of_adapter = {f"vllm_ascend_{host.replace('.', '_')}": host for host in checks.EMULATED}
-    only = re.compile(
-        r'(?:only_on\(|skip_module_unless\(|NAME !=)\s*"(\w+)".*?def (test_\w+)', re.DOTALL
-    )
-    for path in (checks.ROOT / "tests" / "emulated").rglob("test_*.py"):
-        name = path.relative_to(checks.ROOT).as_posix()
-        for adapter, test in only.findall(path.read_text()):
-            run = checks.EMULATED[of_adapter[adapter]]
-            test = f"{name}::{test}"
-            # All of the test, or some of its parameters.
-            found = any(test.startswith(given) or given.startswith(f"{test}[") for given in run)
-            assert found, f"{test} on {adapter}"
+@pytest.mark.usefixtures("two_checks")
+def test_what_test_has_no_time_for_is_run_by_test_all(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checks, "BEHIND_TEST", frozenset({"bad"}))
+    assert checks.main([]) == 0
+    assert checks.main(["--all"]) == 1
+    capfd.readouterr()
 
 
 def test_a_missing_tool_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -93,8 +74,9 @@ def test_emulated_tests_run_strict_and_one_thread_each(monkeypatch: pytest.Monke
     for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
         assert checks.child_environment()[name] == "1"
-    (emulated,) = (c for c in all_checks(Path(".")) if c.group == "emulated")
-    assert "--strict" in emulated.command
+    for group in ("core", "rest"):
+        (engines,) = (c for c in all_checks(Path(".")) if c.group == group)
+        assert "--strict" in engines.command
 
 
 @pytest.mark.parametrize(
