@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -87,8 +88,8 @@ def memory_gib() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
 
 
-def all_checks(root: Path, host: str = DEFAULT) -> list[Check]:
-    """Every check on a host of tools/hosts.py, cheapest first."""
+def all_checks(root: Path, host: str = DEFAULT, shard: str = "1/1") -> list[Check]:
+    """Every check on a host of tools/hosts.py, cheapest first; of engines the part ``shard``."""
     bin_folder = root / HOSTS[host].environment / "bin"
 
     def tool(name: str) -> str:
@@ -104,7 +105,9 @@ def all_checks(root: Path, host: str = DEFAULT) -> list[Check]:
     # Strict, with its one named relaxation: the tests compare tokens with a float32 reference.
     emulate = (tool("mkv-ascend"), "emulate", "--strict", "--float32-compute", "--")
     with_engines = (*emulate, *pytest(emulated_workers(cores, memory_gib())))
-    engines = (*with_engines, "--durations=25", "tests/emulated", "-m")
+    part, _, parts = shard.partition("/")
+    shared_out = () if parts == "1" else ("--splits", parts, "--group", part)
+    engines = (*with_engines, *shared_out, "--durations=25", "tests/emulated", "-m")
     # The supported release of vllm-ascend that set-up does not install.
     port = ("--release", "0.23.0.post1") if host == DEFAULT else ()
     checks = [
@@ -227,6 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=ARITHMETIC,
         help="instructions of torch, oneDNN and MKL, which other processors have",
     )
+    parser.add_argument("--shard", default="1/1", help="part of the engines, as 2/4 (%(default)s)")
     parser.add_argument("--all", action="store_true", help="what `make test-all` runs")
     parser.add_argument(
         "groups", nargs="*", metavar="group", help="what `make test` runs, if none is named"
@@ -237,7 +241,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         host_named(options.host)
     except UnknownHostError as error:
         parser.error(str(error))
-    checks = all_checks(ROOT, options.host)
+    if not re.fullmatch(r"[1-9]\d*/[1-9]\d*", options.shard):
+        parser.error(f"--shard {options.shard}: write part/parts, for instance 2/4")
+    checks = all_checks(ROOT, options.host, options.shard)
     groups = list(dict.fromkeys(check.group for check in checks))
     unknown = [name for name in wanted if name not in groups]
     if unknown:

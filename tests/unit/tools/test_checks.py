@@ -17,7 +17,7 @@ FAILS = Check("bad", "fails", (sys.executable, "-c", "raise SystemExit(5)"))
 
 @pytest.fixture
 def two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "all_checks", lambda root, host: [FAILS, PASSES])
+    monkeypatch.setattr(checks, "all_checks", lambda *_: [FAILS, PASSES])
 
 
 @pytest.mark.usefixtures("two_checks")
@@ -105,7 +105,7 @@ def test_lanes_run_side_by_side_and_say_whose_line_it_is(
         Check("bad", "fails", FAILS.command),
         Check("more", "meets too", (sys.executable, "-c", wait, *paths[::-1]), lane="engines"),
     ]
-    monkeypatch.setattr(checks, "all_checks", lambda root, host: chosen)
+    monkeypatch.setattr(checks, "all_checks", lambda *_: chosen)
     assert checks.main([]) == 1
     lines = capfd.readouterr().out.splitlines()
     assert sorted(line for line in lines if line.endswith("met")) == [
@@ -132,7 +132,7 @@ def test_the_summary_names_the_tests_that_failed(
         "print('FAILED a.py::test_b - assert 1 == 2'); print('SKIPPED [1] c'); raise SystemExit(1)"
     )
     fails = Check("bad", "fails", (sys.executable, "-c", said), lane="engines")
-    monkeypatch.setattr(checks, "all_checks", lambda root, host: [PASSES, fails])
+    monkeypatch.setattr(checks, "all_checks", lambda *_: [PASSES, fails])
     assert checks.main([]) == 1
     lines = capfd.readouterr().out.partition("== summary")[2].splitlines()
     assert lines[-2] == "    FAILED a.py::test_b - assert 1 == 2"
