@@ -9,21 +9,15 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.ascendc_host import ROOT, SANITIZERS, HostKernels, build
 
 FOLDER = ROOT / "csrc" / "ascend"
 CORES = 40
-SOURCES = os.environ.get("MKV_KERNEL_TEST_SOURCES")
-"""Set by the mutation script: a changed copy of the folder."""
 SANITIZED = "MKV_KERNEL_TEST_SANITIZED" in os.environ
 """Set for the run under AddressSanitizer, by test_sanitized.py."""
 
-if SOURCES:
-    # For a mutant it is enough that something fails; the smallest example is not needed.
-    settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.generate))
-    settings.load_profile("mutants")
 examples = settings(
     max_examples=8 if SANITIZED else 40, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -43,11 +37,10 @@ def aligned(values: np.ndarray) -> np.ndarray:
 def library() -> HostKernels:
     """All kernels, as one source: what they share of the headers is then compiled once, not in each
     of them, which takes a quarter of the time. The build itself compiles them one by one."""
-    folder = Path(SOURCES) if SOURCES else FOLDER
     output = Path(mkdtemp(prefix="mkv_kernels_"))
     # The folder has the host's sources as well.
     sources = sorted(
-        path for path in folder.glob("*.cpp") if "__global__" in path.read_text("utf-8")
+        path for path in FOLDER.glob("*.cpp") if "__global__" in path.read_text("utf-8")
     )
     together = output / "kernels.cpp"
     together.write_text("".join(f'#include "{path}"\n' for path in sources))
