@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,6 @@ HOST = HostSource(port_report.environment())
 FILES = [path for path in SOURCES if path.name not in ("patching.py", "logging.py")]
 OWN = "mkv_ascend_"
 """How the names of attributes begin that are ours, on whose objects they may be."""
-SETTER = re.compile(r"setattr|object\.__setattr__")
 COPIES = ("copy.copy", "shallow_copy", "copy.deepcopy", "replace", "type", "SimpleNamespace")
 """What makes objects of our own, which code may write to."""
 

@@ -44,11 +44,3 @@ def test_bytes_of_the_draft_are_those_of_its_blocks(window: int | None, blocks: 
     planned = plan(from_config.find(Asked(asked), adapter().RULES).inputs)
     # 32 layers, 8 heads of 128, keys and values of 2 bytes.
     assert draft_window.bytes_of_draft(planned) == blocks * 128 * 32 * 8 * 128 * 2 * 2
-
-
-def test_the_table_names_no_window() -> None:
-    row = {"tokens": 1024, "mean_length": 3.5, "draft_bytes": 4096, "acceptance": [0.5, 0.25]}
-    table = draft_window.as_table([{**row, "window": None}, {**row, "window": 128}])
-    none, windowed = (line.split() for line in table.splitlines()[1:])
-    assert none == ["1024", "none", "3.50", "4", "0.500", "0.250"]
-    assert windowed[1] == "128"

@@ -36,14 +36,3 @@ def test_stock_serves_one_kv_group_only():
     row = drafting.row(4, (4, 8), 1, FOUND)
     assert (row["stock"], row["host_ratio_to_stock"]) == (None, None)
     assert row["host_ratio_to_one_group"] == 1.0
-
-
-def test_table_names_every_row():
-    rows = [drafting.row(4, key, 1, FOUND) for key in ((1, 8), (4, 8))]
-    extra = {"extra_launches": 0, "extra_builds": 0}
-    table = drafting.as_table(
-        {"host": "0.30.0rc2", "runner": "v2", "rows": rows, "target_pass": extra}
-    )
-    assert table.startswith("On vllm-ascend 0.30.0rc2, ")
-    assert "111, 4, 1" in table
-    assert "0 launches and 0 metadata builds more" in table

@@ -34,12 +34,6 @@ def test_what_the_device_computed_in_the_graph_is_taken_from_both():
     assert (eager["host_ratio_to_eager"], eager["total_ratio_to_eager"]) == (1.0, 1.0)
 
 
-def test_counts_are_those_of_each_mode():
-    rows = graphs.rows("draft_model", 2, 4, 8, FOUND)
-    counts = [tuple(row[name] for name in ("mode", *graphs.COUNTS)) for row in rows]
-    assert counts == [(EAGER, 0, 186, 0), (graphs.MODE, 1, 4, 8)]
-
-
 def test_a_count_that_changes_is_refused():
     found = {**FOUND, graphs.MODE: {8: [measured(140, 100, outside=n) for n in (4, 5, 4)]}}
     with pytest.raises(RuntimeError, match=r"launches_outside_graph .*\[4, 5\]"):
@@ -49,10 +43,3 @@ def test_a_count_that_changes_is_refused():
 def test_replays_and_updates_are_not_launches_outside_the_graph():
     launches = {REPLAY: 1, UPDATE: 8, "aten::copy_": 2, "mkv_ascend::draft_plan": 1}
     assert split_launches(launches) == {"replays": 1, "updates": 8, "launches_outside_graph": 3}
-
-
-def test_table_names_every_row():
-    found = graphs.rows("draft_model", 2, 4, 8, FOUND)
-    table = graphs.as_table({"host": "0.23.0", "rows": found})
-    assert table.startswith("On vllm-ascend 0.23.0, ")
-    assert [line.split()[4] for line in table.splitlines()[3:]] == [EAGER, graphs.MODE]

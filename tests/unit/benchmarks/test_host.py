@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,32 +21,11 @@ def environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "installed", lambda: "0.23.0")
 
 
-@pytest.mark.parametrize("version", ["0.30", "0.30.0rc2"])
-def test_a_version_is_found_by_how_it_begins(version: str, tmp_path: Path) -> None:
-    assert host.interpreter_with(version) == str(tmp_path / ".venv-0.30" / "bin" / "python")
-
-
-@pytest.mark.parametrize("version", ["0.23", "0.23.0"])
-def test_this_environment_is_preferred(version: str) -> None:
-    assert host.interpreter_with(version) == sys.executable
-
-
 @pytest.mark.parametrize("version", ["0.3", "0.31", "0.23.1"])
 def test_no_other_version_passes_for_it(version: str) -> None:
     assert host.interpreter_with(version) is None
     with pytest.raises(LookupError, match=rf"this one has 0\.23\.0; `make setup HOST={version}`"):
         host.go_on_with(version, "benchmarks.drafting", [])
-
-
-def test_the_program_goes_on_in_that_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replaced: list[list[str]] = []
-    monkeypatch.setattr(os, "execv", lambda _, command: replaced.append(command))
-    for name in (None, "0.23", "0.30"):
-        host.go_on_with(name, "benchmarks.graphs", ["--k", "1"])
-    python = str(tmp_path / ".venv-0.30" / "bin" / "python")
-    assert replaced == [[python, "-m", "benchmarks.graphs", "--k", "1"]]
 
 
 def test_a_model_runner_that_the_host_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

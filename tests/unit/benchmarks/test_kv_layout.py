@@ -25,19 +25,6 @@ from mkv_ascend.layout.search import search
 RAISES = {"groups": None, "mib": None, "error": "NotImplementedError: no (file.py:1)"}
 
 
-def test_rows_have_the_format_that_readers_rely_on() -> None:
-    names = [row.name for row in ROWS]
-    assert len(names) == len(set(names)) == 19
-    row = figures(ROWS[4], RAISES)
-    assert list(row)[:3] == ["name", "table", "vllm"]
-    assert row["table"] == {"groups": 4, "mib": 2340}
-    assert row["vllm"] == RAISES
-    assert {"ideal_mib", "bound_mib", "gap", "plan_ms", "exhaustive"} < row.keys()
-    for objective in ("balanced", "fewest_groups", "least_memory"):
-        assert list(row[objective])[:2] == ["groups", "mib"]
-        assert row[objective]["mib"] >= row["ideal_mib"]
-
-
 def test_published_pairs_are_rows_without_vllms_part() -> None:
     row = published_figures(PAIRS[0])
     assert row.keys() == figures(ROWS[4], RAISES).keys()
@@ -51,15 +38,6 @@ def test_the_goal_is_the_better_of_both_figures() -> None:
         (11, 3655),
         (12, 995),
     ]
-
-
-def test_the_table_has_a_line_for_each_row_and_each_error() -> None:
-    stock = {"groups": 15, "mib": 4260, "error": None}
-    result = {"rows": [figures(ROWS[0], stock), figures(ROWS[4], RAISES)]}
-    table = as_table(result)
-    assert "Llama-8B + gemma3-1b" in table
-    assert "15, 4260" in table
-    assert table.splitlines()[-1] == "vLLM raises NotImplementedError: no (file.py:1)"
 
 
 OVER_IDEAL = (ROWS[0], ROWS[1], ROWS[2], ROWS[8], ROWS[10])
@@ -130,7 +108,3 @@ def test_pages_of_one_size_are_those_that_the_second_host_makes() -> None:
     without = load_pair_of_pages("Llama-3.1-8B", "gemma-3-1b")
     assert without == load_pair("Llama-3.1-8B", "gemma-3-1b")
     assert without.needs_of_pages() == without.needs()
-
-
-def test_without_the_second_environment_it_says_how_to_make_it() -> None:
-    assert "make setup HOST=0.30" in as_requests({"rows": [figures(ROWS[0], RAISES)]})

@@ -132,9 +132,3 @@ def test_ties_are_let_pass_up_to_a_share(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ToyJudge().assess(PROMPTS, result).faults == ["3 of 36 tokens are other near ties"]
     monkeypatch.setattr(rounded, "SHARE", 0.1)
     assert ToyJudge().assess(PROMPTS, result).faults == []
-
-
-def test_near_ties_are_counted_on_the_way_of_the_reference() -> None:
-    """12 tokens are chosen after contexts of 3 to 14 tokens: those behind 5 and 10 are ties."""
-    assert ToyJudge().near_ties([1, 2, 3]) == 2
-    assert ToyJudge().near_ties([1, 2, 3, 4, 5]) == 3

@@ -12,9 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pytest
-
-from benchmarks.matrix.workers import Workers
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -56,38 +53,6 @@ def leads_a_session(process: int) -> bool:
         return os.getsid(process) == process
     except ProcessLookupError:  # it ended while it was looked at
         return False
-
-
-def test_engines_end_with_the_process_that_started_them() -> None:
-    workers = Workers()
-    with workers.started([sys.executable, "-c", WORKER]) as process:
-        assert process.stdout is not None
-        engine = int(process.stdout.readline())
-        workers.end()
-    assert process.returncode == -signal.SIGKILL
-    assert waited_for(lambda: is_gone(engine))
-
-
-def test_a_process_ends_whose_reader_is_interrupted() -> None:
-    """A signal reaches the program while it reads what the training of models prints."""
-    engines: list[int] = []
-
-    def read() -> None:
-        with Workers().started([sys.executable, "-c", WORKER]) as process:
-            assert process.stdout is not None
-            engines.append(int(process.stdout.readline()))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        read()
-    assert waited_for(lambda: is_gone(engines[0]))
-
-
-def test_nothing_is_started_after_the_end() -> None:
-    workers = Workers()
-    workers.end()
-    with pytest.raises(RuntimeError, match="all are to end"), workers.started(["true"]):
-        pass
 
 
 def test_a_run_that_is_stopped_ends_its_engines() -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -63,23 +62,3 @@ def test_what_grows_in_each_round_is_told_with_its_line() -> None:
 def test_what_grew_once_is_told_as_such() -> None:
     (line,) = [text for text in grown([None, None, None, new, None]) if place_of(new) in text]
     assert "1 of 3 rounds" in line
-
-
-@pytest.mark.parametrize("size", [1 << 16, 64 << 20], ids=["of the heap", "mapped"])
-def test_what_malloc_has_given_out_is_told(size: int) -> None:
-    before = Holder().memory_held()
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    taken = [libc.malloc(size) for _ in range(64)]
-    during = Holder().memory_held()
-    for address in taken:
-        libc.free(address)
-    assert during["used"] - before["used"] == pytest.approx(64 * size, rel=0.05)
-    assert before["resident"] > 1 << 20
-    assert before["objects"] > 1000
-
-
-def test_too_few_rounds_say_so() -> None:
-    growth = Growth([(500, {}), (1000, {})])
-    (said,) = growth.told()
-    assert "three are the fewest" in said

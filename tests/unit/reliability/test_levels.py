@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from reliability import levels, served
+from reliability import levels
 
 HOUR = 3600.0
 
@@ -40,15 +38,3 @@ def test_a_process_of_a_server_before_this_one_has_no_say() -> None:
     found = levels.growth(times, [{"engine 2": 499.0}, *before[1:], *after])
     assert found == {"engine 2": (pytest.approx(0.0), pytest.approx(2.0))}
     assert levels.growth([], [{"engine 2": 499.0}]) == {}
-
-
-def test_mallocs_thresholds_stay_unless_the_environment_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Else its heap grows in steps, and what is held for ever cannot be told from them."""
-    for name in served.MALLOC:
-        monkeypatch.delenv(name, raising=False)
-    setting = served.Setting(served.PAIRS["dense"], "eager", "v1", 1)
-    assert served.MALLOC.items() <= setting.environment(tmp_path).items()
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "5")
-    assert setting.environment(tmp_path)["MALLOC_MMAP_THRESHOLD_"] == "5"

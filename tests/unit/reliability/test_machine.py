@@ -12,33 +12,13 @@ from pathlib import Path
 import pytest
 
 from reliability import machine
-from reliability.fault_cases import KINDS, OF_MACHINE
-from reliability.machine import Machine, MachineError, machine_of
-
-
-def test_other_kinds_leave_the_machine_as_it_is(tmp_path: Path) -> None:
-    assert machine_of([kind for kind in KINDS if kind not in OF_MACHINE], tmp_path) == Machine()
+from reliability.fault_cases import OF_MACHINE
+from reliability.machine import MachineError, machine_of
 
 
 def test_a_server_has_a_clock_or_a_memory_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="leave one of them out"):
         machine_of(OF_MACHINE, tmp_path)
-
-
-def test_a_clock_is_loaded_and_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = tmp_path / "libfaketimeMT.so.1"
-    library.touch()
-    monkeypatch.setattr(machine, "CLOCK_LIBRARIES", (str(library)[1:],))
-    made = machine_of(["clock"], tmp_path)
-    sleep = tmp_path / "monotonic_sleep.so"
-    assert made.variables["LD_PRELOAD"] == f"{sleep} {library}"
-    assert made.command == ()
-    file = Path(made.variables["FAKETIME_TIMESTAMP_FILE"])
-    assert file.read_text() == "+0.000s\n"
-    made.set_clock(-98.9)
-    assert file.read_text() == "-98.900s\n"
-    # Waiting goes on by the real time.
-    assert made.variables["FAKETIME_DONT_FAKE_MONOTONIC"] == "1"
 
 
 @pytest.mark.skipif(
@@ -71,16 +51,6 @@ def test_a_clock_without_a_compiler_is_refused(
     monkeypatch.setattr(machine.shutil, "which", lambda program: None)
     with pytest.raises(MachineError, match="set CXX"):
         machine_of(["clock"], tmp_path)
-
-
-def test_memory_is_a_file_system_of_the_servers_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine.shutil, "which", lambda program: f"/bin/{program}")
-    made = machine_of(["memory"], tmp_path)
-    assert made.variables == {}
-    assert made.command[0] == "unshare"
-    assert "size=256m tmpfs /dev/shm" in made.command[-1]
 
 
 @pytest.mark.parametrize(("kind", "package"), [("clock", "faketime"), ("memory", "util-linux")])

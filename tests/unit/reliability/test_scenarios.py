@@ -11,7 +11,7 @@ import pytest
 from benchmarks.matrix.running import FAILS, REFUSED, WORKS
 from reliability import __main__ as program
 from reliability import judging, scenarios
-from reliability.parallel_drafts import MASK, ParallelDraft
+from reliability.parallel_drafts import ParallelDraft
 from tests.support import engine, reference
 from tests.support.draft_windows import WindowedDraft
 from tests.support.reference import DraftProposal
@@ -24,13 +24,6 @@ def no_models(monkeypatch):
     """Names for folders, and numbers for a text's tokens: nothing is trained."""
     monkeypatch.setattr(scenarios, "model_directory", lambda name: f"/models/{name}")
     monkeypatch.setattr(reference, "token_ids", lambda folder, text: list(range(2000)))
-
-
-def test_a_number_draws_the_same_engine_again():
-    drawn = [scenarios.draw(number, EVERY, {}) for number in range(40)]
-    assert drawn == [scenarios.draw(number, EVERY, {}) for number in range(40)]
-    assert len({case.describe().partition(":")[2] for case in drawn}) == 40
-    assert {case.pair for case in drawn} > {EVERY[0]}
 
 
 def test_what_is_drawn_can_be_served():
@@ -107,14 +100,6 @@ def test_a_draft_is_judged_as_it_was_asked_to_draft(monkeypatch):
     assert drafter() == "alone"
     assert drafter(mkv_ascend={"drafting": {"window": 128}}) == WindowedDraft("alone", 128)
     assert isinstance(drafter(speculative={"parallel_drafting": True}), ParallelDraft)
-
-
-def test_tokens_in_parallel_follow_masks(monkeypatch):
-    seen = []
-    logits = [["a"], ["b"], ["c"], ["d"]]
-    monkeypatch.setattr(reference, "logits_of", lambda folder, known: seen.append(known) or logits)
-    assert ParallelDraft("/models/draft").rows([1, 2, 3], [7]) == [["c"], ["d"]]
-    assert seen == [[1, 2, 3, MASK]]
 
 
 def test_a_known_refusal_is_no_failure_and_any_other_end_is(monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from reliability import load, served, tokens
 from reliability.client import ABORTED, ANSWERED, FAILED, Answer
 from reliability.draws import Draws
 from reliability.fault_running import FaultyServer
-from reliability.held_memory import Growth
 from reliability.processes import Watched
 from reliability.tokens import Judge
 from reliability.traffic import Request
@@ -214,22 +212,6 @@ def test_what_outlives_a_server_is_found(
         assert len(found.problems) == 1
 
 
-def test_a_run_goes_on_behind_its_last_round(tmp_path: Path) -> None:
-    keep = tmp_path / "rounds"
-    parser = argparse.ArgumentParser()
-    load.add_arguments(parser)
-    asked = parser.parse_args(["--pair", "mla", "--seed", "1", "--keep", str(keep)])
-    asked.runner = "v1"
-    assert load._kept(asked) == (load.Findings(), 0)
-    found = load.Findings(requests={"answered": 3}, tokens=9, problems=["one"], ended=(None, 0.0))
-    load._keep(asked, found, 3)
-    assert load._kept(asked) == (found, 3)
-    asked.seed = 2
-    with pytest.raises(SystemExit, match="Name another file"):
-        load._kept(asked)
-    assert json.loads(keep.read_text())["next"] == 3
-
-
 def loaded(
     monkeypatch: pytest.MonkeyPatch, folder: Path, asked: dict[str, Any], **server: Any
 ) -> load.Findings:
@@ -273,42 +255,6 @@ def test_a_server_that_answers_no_more_is_a_problem(
     assert "the server ended by itself with 1" in found.problems
     assert not kept.exists()
     assert found.grown == []
-
-
-def test_memory_that_is_traced_is_asked_for_after_each_round(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked: list[str] = []
-
-    def call_workers(method: str) -> list[dict[str, Any]]:
-        asked.append(method)
-        return [{}]
-
-    monkeypatch.setattr(load, "idle_problems", lambda _: [])
-    options = {"trace_memory": True}
-    found = loaded(monkeypatch, tmp_path, options, metrics=dict, call_workers=call_workers)
-    assert asked == ["memory_held", "memory_held"]
-    assert found.grown == Growth([(20, {}), (40, {})]).told()
-
-
-def test_a_server_of_more_requests_has_a_larger_cache_and_graphs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(served.engine, "compared_dtype", lambda: "float32")
-    monkeypatch.setattr(served, "model_directory", lambda _: tmp_path)
-    small, large = (
-        served.Setting(served.PAIRS["dense"], "graphs", running=running) for running in (8, 24)
-    )
-
-    def option(setting: served.Setting, name: str) -> str:
-        arguments = setting.arguments()
-        return arguments[arguments.index(f"--{name}") + 1]
-
-    for name in ("max-num-seqs", "max-num-batched-tokens", "num-gpu-blocks-override"):
-        assert 3 * int(option(small, name)) == int(option(large, name)), name
-    # Of K + 1 tokens for each request.
-    sizes = json.loads(option(large, "compilation-config"))["cudagraph_capture_sizes"]
-    assert sizes == [4, 8, 16, 32, 64, 96]
 
 
 def test_a_server_that_is_gone_unasked_is_a_problem_and_no_end_of_the_program(

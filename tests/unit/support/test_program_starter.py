@@ -69,16 +69,3 @@ def test_an_error_is_printed_and_is_the_status(starter, tmp_path):
     assert (status, output) == (1, "slept -1.0\nleft\n")
     assert errors.strip().splitlines()[-1] == "ValueError: no such time"
     assert run(starter, tmp_path, 101.0) == (1, "slept 101.0\nleft\n", "too long\n")
-
-
-def test_a_module_is_a_program_too(starter, tmp_path):
-    output = tmp_path / "output"
-    assert starter.run("this", [], output, output, 30) == 0
-    assert output.read_text().startswith("The Zen of Python")
-
-
-def test_both_streams_may_go_to_one_file(starter, tmp_path):
-    program, output = tmp_path / "program.py", tmp_path / "output"
-    program.write_text(PROGRAM)
-    assert starter.run(str(program), ["0"], output, output, 30) == 0
-    assert output.read_text() == "slept 0.0\n__main__ True\nleft\n"

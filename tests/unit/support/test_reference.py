@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from mkv_ascend import envs
-from tests.support import prompts, reference
+from tests.support import reference
 from tests.support.models.random_models import write_model
-from tests.support.tiny_models.tokenizer import BOS_TOKEN_ID
+from tests.support.speculation import DraftModel, SpeculativeOutput, draft_and_verify
 
 CONTEXTS = st.lists(st.integers(0, 255), min_size=1, max_size=12)
 
@@ -109,36 +109,38 @@ def test_a_near_tie_is_named_apart_and_only_for_its_own_tokens(models: Sequence[
     assert reference.greedy(models[2], [[1]], 2)[0].near_ties == [0, 1]
 
 
-def test_answers_are_kept_by_content(
-    models: Sequence[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@given(context=CONTEXTS, k=st.integers(1, 4), count=st.integers(1, 9), self_draft=st.booleans())
+@settings(max_examples=25)
+def test_speculation_keeps_the_targets_tokens_and_accepts_what_they_share(
+    models: Sequence[Path], context: list[int], k: int, count: int, self_draft: bool
 ) -> None:
-    first = reference.greedy(models[0], ["key"], 4)
+    """Acceptance again from the target's and the draft's plain continuations."""
+    target, draft = models[0], models[0 if self_draft else 1]
+    output = draft_and_verify(target, DraftModel(draft), context, k, count)
+    # Verification may go past the last wanted token.
+    plain = reference.greedy_tokens(target, [context], count + k)[0]
+    assert output.tokens == plain[:count]
+    done, accepted = 1, [0] * k
+    for proposal in output.proposals:
+        assert proposal.context == [*context, *plain[:done]]
+        assert proposal.tokens == reference.draft_tokens(draft, proposal.context, k)
+        agreed = 0
+        while agreed < k and proposal.tokens[agreed] == plain[done + agreed]:
+            accepted[agreed] += 1
+            agreed += 1
+        assert done < count
+        done += agreed + 1
+    assert done >= count
+    assert output.accepted_per_position == accepted
+    if self_draft:
+        assert accepted == [len(output.proposals)] * k
 
-    def must_not_run(*arguments: Any) -> None:
-        raise AssertionError("computed again")
 
-    monkeypatch.setattr(reference, "logits_of", must_not_run)
-    assert reference.greedy(models[0], ["key"], 4) == first
-    with pytest.raises(AssertionError, match="computed again"):
-        reference.greedy(models[0], ["key"], 5)
-    with pytest.raises(AssertionError, match="computed again"):
-        reference.greedy(models[1], ["key"], 4)
+def test_mean_acceptance_length_counts_the_targets_token() -> None:
+    proposals = [reference.DraftProposal([1], [2, 3, 4])] * 4
+    assert SpeculativeOutput([1] * 10, proposals, [3, 2, 1], 1.0).mean_acceptance_length == 2.5
+    assert SpeculativeOutput([], [], [0], 1.0).mean_acceptance_length == 0.0
 
 
-def test_a_text_starts_with_bos_and_ids_stay(models: Sequence[Path]) -> None:
-    assert reference.token_ids(models[0], "ab") == [BOS_TOKEN_ID, 97, 98]
-    assert reference.token_ids(models[0], [97, 98]) == [97, 98]
-
-
-def test_prompts_have_their_lengths_and_come_from_held_out_text() -> None:
-    from tests.support.tiny_models.corpus import load_corpus
-
-    texts = prompts.text_prompts()
-    assert tuple(map(len, texts)) == prompts.TEXT_LENGTHS
-    assert texts == prompts.text_prompts()
-    for text in [*texts, *prompts.demo_prompts()]:
-        assert any(text.encode() in piece for piece in load_corpus().held_out)
-    decks = prompts.deck_prompts(5, letters=20)
-    assert all(len(set(deck[1:])) == 20 and deck[0] == "{" for deck in decks)
-    with pytest.raises(ValueError, match="26 letters; 27"):
-        prompts.deck_prompts(1, letters=27)
+def test_a_near_tie_leaves_an_output_undecided(models: Sequence[Path]) -> None:
+    assert not draft_and_verify(models[2], DraftModel(models[2]), [1, 2], 2, 3).decided

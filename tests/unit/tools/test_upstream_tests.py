@@ -17,7 +17,7 @@ import upstream_processes
 import upstream_reasons
 import upstream_tests
 from upstream_processes import FAILED, PASSED, SKIPPED, Outcome, Runner, Setting
-from upstream_reasons import CANNOT_RUN, FAULT, GAP, Reason
+from upstream_reasons import GAP, Reason
 from upstream_tests import Judgement
 
 from emulated_npu.operators import registry
@@ -49,14 +49,6 @@ def checkout(tmp_path: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     return tmp_path
-
-
-def test_operators_and_units_are_found_in_their_folders(checkout: Path) -> None:
-    operators = upstream_processes.files_of(checkout, "operators", [])
-    assert operators == [f"{NIGHTLY}/single/ops/test_a.py"]
-    units = [f"tests/ut/{name}.py" for name in ("x/test_b", "x/test_c", "y/test_d")]
-    assert upstream_processes.files_of(checkout, "unit", []) == units
-    assert upstream_processes.files_of(checkout, "unit", ["ut/y", "_b"]) == [units[0], units[2]]
 
 
 def test_outcomes_are_read_from_pytests_report(tmp_path: Path) -> None:
@@ -109,32 +101,6 @@ def test_a_reason_that_accepts_a_wrong_result_names_the_test_that_judges_it() ->
         if reason.judged_by:
             file, _, name = reason.judged_by.partition("::")
             assert f"\ndef {name}(" in (root / file).read_text(), reason
-
-
-def test_the_report_names_failures_and_counts_reasons_and_folders() -> None:
-    text = upstream_tests.report_of(
-        [
-            Judgement(f"{UNIT}/ops/a2/test_a.py", "a", PASSED),
-            Judgement(f"{UNIT}/ops/test_a.py", "b", CANNOT_RUN, "one card"),
-            Judgement(f"{UNIT}/test_b.py", "c", CANNOT_RUN, "one card"),
-            Judgement(f"{UNIT}/test_b.py", "e", FAULT, "one card"),
-            Judgement(f"{NIGHTLY}/single/ops/test_c.py", "d", FAILED, "E: wrong\nmore"),
-        ]
-    )
-    assert text.splitlines() == [
-        "| folder | passed | skipped | cannot run here | gap of the emulated NPU | "
-        "fault of the test | failed |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| tests/ut/ops | 1 | 0 | 1 | 0 | 0 | 0 |",
-        "| tests/ut | 0 | 0 | 1 | 0 | 1 | 0 |",
-        "| tests/e2e/nightly/single/ops | 0 | 0 | 0 | 0 | 0 | 1 |",
-        "",
-        "cannot run here (2): one card",
-        "fault of the test (1): one card",
-        "FAILED d",
-        "    E: wrong",
-        "1 passed, 2 cannot run here, 1 fault of the test, 1 failed",
-    ]
 
 
 PROGRAM = """
@@ -216,53 +182,3 @@ def test_what_is_not_run_is_about_operators_that_are_not_there() -> None:
     judged = upstream_tests.judged(outcome)
     assert judged.outcome == GAP
     assert "has no dispatch_ffn_combine" in judged.reason
-
-
-def test_a_run_goes_on_with_what_is_not_kept(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    ran: list[str] = []
-
-    class Failing:
-        def __init__(self, setting: Setting) -> None:
-            assert setting.repository == checkout
-
-        def __enter__(self) -> Failing:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-        def run(self, file: str) -> list[Outcome]:
-            ran.append(Path(file).stem)
-            return [Outcome(file, f"{file}::n", FAILED, "boom")]
-
-    monkeypatch.setattr(upstream_tests, "Runner", Failing)
-    monkeypatch.setattr(upstream_processes, "IMPORTS", ("pytest",))
-    results = tmp_path / "results"
-    line = ["--repo", str(checkout), "--suite", "unit", "--results", str(results), "--jobs", "1"]
-    assert upstream_tests.main([*line, "--only", "test_b"]) == 1
-    assert upstream_tests.main(line) == 1
-    assert ran == ["test_b", "test_c", "test_d"]
-    assert capsys.readouterr().out.endswith("3 failed\n")
-    # The reasons of today judge what was kept: nothing is run.
-    monkeypatch.setattr(upstream_reasons, "REASONS", (Reason("", "boom", "why", GAP),))
-    assert upstream_tests.main(line) == 0
-    assert len(ran) == 3
-    assert upstream_tests.main([*line, "--again"]) == 0
-    assert len(ran) == 6
-
-
-def test_what_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        upstream_tests.main(["--repo", str(tmp_path)])
-    assert "give a checkout of vllm-ascend" in capsys.readouterr().err
-
-
-def test_what_the_tests_import_must_be_installed(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(upstream_processes, "IMPORTS", ("pytest", "pytest_that_is_not_there"))
-    with pytest.raises(SystemExit):
-        upstream_tests.main(["--repo", str(checkout)])
-    assert "pip install pytest-that-is-not-there" in capsys.readouterr().err
