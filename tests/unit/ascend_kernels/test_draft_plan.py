@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from tests.support.ascendc_host import Output, Report
 from tests.unit.ascend_kernels.kernels import CORES, aligned, examples, library
 
+pytestmark = pytest.mark.packaging
+
 GARBAGE = -77
 Integers = np.ndarray
 

@@ -22,6 +22,8 @@ from tests.support.ops.expand_batches import (
 )
 from tests.unit.ascend_kernels import launches
 
+pytestmark = pytest.mark.packaging
+
 INDEX_DTYPES = st.sampled_from((torch.int32, torch.int64))
 
 

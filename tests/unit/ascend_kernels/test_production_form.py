@@ -18,6 +18,8 @@ import pytest
 
 from tests.support.ascendc_host import HEADERS, ROOT, compiler
 
+pytestmark = pytest.mark.packaging
+
 KERNELS = ROOT / "csrc" / "ascend"
 SOURCES = sorted(path for path in KERNELS.glob("*.cpp") if "__global__" in path.read_text("utf-8"))
 

@@ -14,6 +14,8 @@ import pytest
 from tests.support.ascendc_host import compiler
 from tests.unit.ascend_kernels.kernels import SANITIZED, SOURCES
 
+pytestmark = pytest.mark.packaging
+
 OPTIONS = {
     # Python itself leaks at exit, and loads the sanitizers' library before the one that needs it.
     "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0",

@@ -8,11 +8,14 @@ import ctypes
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.ascendc_host import Output, Report
 from tests.unit.ascend_kernels.kernels import CORES, aligned, examples, library
+
+pytestmark = pytest.mark.packaging
 
 GARBAGE = -77
 Integers = np.ndarray

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from mkv_ascend.ops import zero_blocks
 from tests.unit.ascend_kernels import launches
 from tests.unit.ascend_kernels.kernels import examples
+
+pytestmark = pytest.mark.packaging
 
 HALF = torch.bfloat16
 CORES = st.sampled_from((1, 2, 7, 40))

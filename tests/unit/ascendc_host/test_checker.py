@@ -16,6 +16,8 @@ import pytest
 from tests.support import ascendc_host
 from tests.support.ascendc_host import BuildFailedError, run_compiler
 
+pytestmark = pytest.mark.packaging
+
 FOLDER = ascendc_host.ROOT / "csrc" / "ascendc_host" / "tests"
 UNTOUCHED = -7
 ELEMENTS = 1024

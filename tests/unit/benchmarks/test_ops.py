@@ -10,6 +10,8 @@ from benchmarks.op_loops import Loops
 from benchmarks.ops import as_table, run
 from mkv_ascend import ops
 
+pytestmark = pytest.mark.packaging
+
 # The most that is moved, over the least possible. Where nothing is said: at any size.
 BYTES = {"draft_plan": 1.3, "expand_inputs": 1.5, "target_slots": 1.5, "zero_blocks": 1.01}
 BYTES_OF_ONE_REQUEST = {"draft_plan": 2, "expand_inputs": 2}

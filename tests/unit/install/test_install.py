@@ -18,7 +18,7 @@ import pytest
 from mkv_ascend import ops
 from tests.unit.install.hosts import Host, make_host
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.packaging, pytest.mark.slow]
 
 LOAD = "from tests.unit.install import installed_ops as here; here.load(); "
 COMMAND = "pip install --force-reinstall --no-build-isolation --no-deps ."

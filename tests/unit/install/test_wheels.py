@@ -22,7 +22,7 @@ from tests.unit.install.wheels import (
     tracked,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.packaging, pytest.mark.slow]
 
 MODEL = ROOT / "tests" / "data" / "configs" / "Qwen3-0.6B"
 KIB = 2**10

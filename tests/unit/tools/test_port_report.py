@@ -147,6 +147,7 @@ def archive_in(folder):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.packaging
 def test_without_an_index_the_release_is_an_error_and_no_pass(
     no_index, tmp_path, monkeypatch, capsys
 ):
@@ -158,6 +159,7 @@ def test_without_an_index_the_release_is_an_error_and_no_pass(
     assert "could not fetch vllm-ascend==0.23.0.post1" in capsys.readouterr().err
 
 
+@pytest.mark.packaging
 def test_an_archive_with_another_hash_is_refused(no_index, tmp_path):
     archive_in(no_index)
     with pytest.raises(host_release.FetchError, match="HASHES"):
@@ -165,6 +167,7 @@ def test_an_archive_with_another_hash_is_refused(no_index, tmp_path):
     assert [*(tmp_path / "cache").iterdir()] == []
 
 
+@pytest.mark.packaging
 def test_sources_of_a_release_are_kept(no_index, tmp_path, monkeypatch):
     release = host_release.Release("vllm-ascend==0.23.0.post1", archive_in(no_index))
     monkeypatch.setitem(host_release.RELEASES, "0.23.0.post1", release)
