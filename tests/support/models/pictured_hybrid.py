@@ -20,8 +20,8 @@ from tests.support.models import pictured_model
 from tests.support.models.pictured_model import IMAGE_TOKEN
 from tests.support.tiny_models import model_directory, store
 from tests.support.tiny_models.corpus import load_corpus
+from tests.support.tiny_models.further_heads import QwenMtpHead
 from tests.support.tiny_models.head_training import proposal_loss
-from tests.support.tiny_models.heads_qwen3_5 import Qwen35MtpHead
 from tests.support.tiny_models.making import one_thread
 from tests.support.tiny_models.recipe import Recipe
 from tests.support.tiny_models.training import optimise
@@ -45,7 +45,7 @@ HEAD = "qwen3_5_pictured_mtp"
 TRAINING = Recipe(name=HEAD, model_type="", architecture={}, steps=40)
 
 
-class MtpHead(Qwen35MtpHead):
+class MtpHead(QwenMtpHead):
     """The layer beside pictures.
 
     ``pictures``: embeddings of a picture's parts [parts, width]; None: there is no picture.

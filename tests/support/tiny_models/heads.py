@@ -23,20 +23,10 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding
 from transformers import LlamaConfig
-from transformers.models.deepseek_v2.modeling_deepseek_v2 import (
-    DeepseekV2DecoderLayer,
-    DeepseekV2RMSNorm,
-    DeepseekV2RotaryEmbedding,
-)
 from transformers.models.llama.modeling_llama import (
     LlamaDecoderLayer,
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
-)
-from transformers.models.qwen3_next.modeling_qwen3_next import (
-    Qwen3NextDecoderLayer,
-    Qwen3NextRMSNorm,
-    Qwen3NextRotaryEmbedding,
 )
 
 
@@ -177,82 +167,106 @@ OF_EAGLE3 = ("fc", "norm", "lm_head")
 
 
 class MtpHead(Head):
-    """DeepSeek's multi-token prediction layer: one more MLA layer of the target's own kind."""
+    """One more layer of the target's kind over token and hidden state, as DeepSeek's.
+
+    Families differ in the names of their checkpoints, in the layer, and in what a next step takes.
+    """
+
+    PREFIX = "model.layers.{index}."
+    """What all names in the checkpoint begin with."""
+    NAMES: Mapping[str, str] = {
+        "token_norm": "enorm",
+        "known_norm": "hnorm",
+        "mix": "eh_proj",
+        "norm": "shared_head.norm",
+    }
+    """Module here -> in checkpoints."""
+    LAYER = ""
+    """What names of the layer begin with there."""
+    copies_matrices = True
+    """Checkpoints have the target's embedding and output matrix once more."""
+    hides_first_token = True
+    """At position 0 vLLM hides the token."""
+    takes_known_first = False
+    hands_on_normed = True
+    """A next step takes states behind the last norm."""
 
     def __init__(self, target: Any) -> None:
         super().__init__(target)
-        config = target.config
-        self.index = config.num_hidden_layers
-        width, epsilon = config.hidden_size, config.rms_norm_eps
-        self.enorm = DeepseekV2RMSNorm(width, eps=epsilon)
-        self.hnorm = DeepseekV2RMSNorm(width, eps=epsilon)
-        self.eh_proj = nn.Linear(2 * width, width, bias=False)
-        self.layer = DeepseekV2DecoderLayer(config, self.index)
-        self.norm = DeepseekV2RMSNorm(width, eps=epsilon)
-        self.rope = DeepseekV2RotaryEmbedding(config)
+        width = self.config.hidden_size
+        self.index = self.config.num_hidden_layers
+        self.token_norm, self.known_norm = self.make_norm(), self.make_norm()
+        self.mix = nn.Linear(2 * width, width, bias=False)
+        self.layer = self.make_layer()
+        self.norm = self.make_norm()
+        self.rope = self.make_rope()
+
+    @property
+    def config(self) -> Any:
+        """Sizes of the target's language part."""
+        return self.target.config.get_text_config()
+
+    @property
+    def inner(self) -> Any:
+        """The target's layers with their last norm; one deeper where it sees pictures."""
+        return getattr(self.target.model, "language_model", self.target.model)
+
+    def make_norm(self) -> nn.Module:
+        """A norm of the target's kind."""
+        norm: nn.Module = type(self.inner.norm)(
+            self.config.hidden_size, eps=self.config.rms_norm_eps
+        )
+        return norm
+
+    def make_layer(self) -> nn.Module:
+        """The layer, of the kind of the target's last one."""
+        return self.layer_like(self.index)
+
+    def layer_like(self, index: int) -> nn.Module:
+        """A layer as the target's would be at this place."""
+        layer: nn.Module = type(self.inner.layers[-1])(self.config, index)
+        return layer
+
+    def make_rope(self) -> Any:
+        """What gives the layer its positions."""
+        return type(self.inner.rotary_emb)(self.config)
+
+    def through(self, states: torch.Tensor) -> torch.Tensor:
+        """What the layer makes of token and hidden state."""
+        attended: torch.Tensor = attend(self.layer, self.rope, states)
+        return attended
 
     def forward(
         self, tokens: torch.Tensor, known: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        # At position 0 vLLM hides the token.
-        visible = (torch.arange(tokens.shape[1]) > 0)[:, None]
-        normed = [self.enorm(self.embed(tokens) * visible), self.hnorm(known)]
-        states = attend(self.layer, self.rope, self.eh_proj(torch.cat(normed, dim=-1)))
-        states = self.norm(states)
-        return states, states
+        embedded = self.embed(tokens)
+        if self.hides_first_token:
+            embedded = embedded * (torch.arange(tokens.shape[1]) > 0)[:, None]
+        parts = [self.token_norm(embedded), self.known_norm(known)]
+        if self.takes_known_first:
+            parts.reverse()
+        states = self.through(self.mix(torch.cat(parts, dim=-1)))
+        normed = self.norm(states)
+        return normed, normed if self.hands_on_normed else states
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Of the MTP layer alone; a checkpoint has them beside the target's."""
-        prefix = f"model.layers.{self.index}."
-        named = {
-            "enorm.weight": self.enorm.weight,
-            "hnorm.weight": self.hnorm.weight,
-            "eh_proj.weight": self.eh_proj.weight,
-            "shared_head.norm.weight": self.norm.weight,
-            "shared_head.head.weight": self.target.lm_head.weight,
-            "embed_tokens.weight": self.target.get_input_embeddings().weight,
-            **separate_experts(self.layer.state_dict()),
+        named: dict[str, Any] = {
+            f"{there}.weight": self.get_submodule(here).weight for here, there in self.NAMES.items()
         }
+        if self.copies_matrices:
+            named["shared_head.head.weight"] = self.target.lm_head.weight
+            named["embed_tokens.weight"] = self.target.get_input_embeddings().weight
+        named |= {f"{self.LAYER}{name}": value for name, value in self.layer_weights().items()}
+        prefix = self.PREFIX.format(index=self.index)
         return {prefix + name: value.detach() for name, value in named.items()}
 
-
-class Qwen3NextMtpHead(Head):
-    """Qwen3-Next's: one more layer with attention, of the target's kind, and no recurrent state."""
-
-    def __init__(self, target: Any) -> None:
-        super().__init__(target)
-        config = target.config
-        width, epsilon = config.hidden_size, config.rms_norm_eps
-        self.pre_fc_norm_embedding = Qwen3NextRMSNorm(width, eps=epsilon)
-        self.pre_fc_norm_hidden = Qwen3NextRMSNorm(width, eps=epsilon)
-        self.fc = nn.Linear(2 * width, width, bias=False)
-        self.layer = Qwen3NextDecoderLayer(config, config.layer_types.index("full_attention"))
-        self.norm = Qwen3NextRMSNorm(width, eps=epsilon)
-        self.rope = Qwen3NextRotaryEmbedding(config)
-
-    def forward(
-        self, tokens: torch.Tensor, known: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        normed = [self.pre_fc_norm_embedding(self.embed(tokens)), self.pre_fc_norm_hidden(known)]
-        states = attend(self.layer, self.rope, self.fc(torch.cat(normed, dim=-1)))
-        states = self.norm(states)
-        return states, states
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Of the MTP layer alone; a checkpoint has them beside the target's."""
-        own = {
-            f"{name}.weight": getattr(self, name).weight
-            for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
-        }
-        layer = separate_experts(self.layer.state_dict())
-        named = {**own, **{f"layers.0.{name}": value for name, value in layer.items()}}
-        return {f"mtp.{name}": value.detach() for name, value in named.items()}
+    def layer_weights(self) -> dict[str, torch.Tensor]:
+        """The layer's own, by the names of checkpoints."""
+        return separate_experts(self.layer.state_dict())
 
 
-MTP_HEADS: Mapping[str, type[Head]] = {
-    "deepseek_v3": MtpHead,
-    "qwen3_next": Qwen3NextMtpHead,
-}
+MTP_HEADS: Mapping[str, type[Head]] = {"deepseek_v3": MtpHead}
 """Model type of a checkpoint with an MTP layer -> the head."""
 
 

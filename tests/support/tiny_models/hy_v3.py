@@ -9,6 +9,7 @@ is one. Checkpoints have the published names.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -16,8 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.glm4_moe.configuration_glm4_moe import Glm4MoeConfig
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeForCausalLM
 
+from tests.support.tiny_models.further_heads import Glm4MoeMtpHead
 from tests.support.tiny_models.heads import MTP_HEADS, Head, separate_experts
-from tests.support.tiny_models.heads_glm4 import Glm4MoeMtpHead
 from tests.support.tiny_models.own_names import OwnNames
 
 MODEL_TYPE = "hy_v3"
@@ -59,22 +60,12 @@ def published(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 class HyV3MtpHead(Glm4MoeMtpHead):
     """One more layer of the target's own kind; its next step takes states after the last norm."""
 
-    def forward(
-        self, tokens: torch.Tensor, known: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        states, _ = super().forward(tokens, known)
-        return states, states
+    NAMES: Mapping[str, str] = {**Glm4MoeMtpHead.NAMES, "norm": "final_layernorm"}
+    copies_matrices = False
+    hands_on_normed = True
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Of the MTP layer alone; embedding and output matrix are the target's."""
-        own = {
-            "enorm.weight": self.enorm.weight,
-            "hnorm.weight": self.hnorm.weight,
-            "eh_proj.weight": self.eh_proj.weight,
-            "final_layernorm.weight": self.norm.weight,
-        }
-        named = own | published(self.layer.state_dict())
-        return {f"model.layers.{self.index}.{name}": v.detach() for name, v in named.items()}
+    def layer_weights(self) -> dict[str, torch.Tensor]:
+        return published(self.layer.state_dict())
 
 
 @functools.cache

@@ -8,7 +8,7 @@ no matrices: they hand their input on. Checkpoints have the published names.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.longcat_flash import modeling_longcat_flash as transformers_own
 from transformers.models.longcat_flash.configuration_longcat_flash import LongcatFlashConfig
 
-from tests.support.tiny_models.heads import MTP_HEADS, Head, attend, separate_experts
+from tests.support.tiny_models.heads import MTP_HEADS, Head, MtpHead, separate_experts
 from tests.support.tiny_models.own_names import OwnNames
 
 MODEL_TYPE = "longcat_flash"
@@ -112,41 +112,28 @@ class DraftingLayer(nn.Module):
         return output
 
 
-class LongcatMtpHead(Head):
+class LongcatMtpHead(MtpHead):
     """One layer without experts; its next step takes states after the last norm."""
 
-    def __init__(self, target: Any) -> None:
-        super().__init__(target)
-        config = target.config
-        width, norm = config.hidden_size, transformers_own.LongcatFlashRMSNorm
-        self.enorm = norm(width, eps=config.rms_norm_eps)
-        self.hnorm = norm(width, eps=config.rms_norm_eps)
-        self.eh_proj = nn.Linear(2 * width, width, bias=False)
-        self.layer = DraftingLayer(config)
-        self.norm = norm(width, eps=config.rms_norm_eps)
-        self.rope = transformers_own.LongcatFlashRotaryEmbedding(config)
+    PREFIX = "model.mtp."
+    NAMES: Mapping[str, str] = {
+        "token_norm": "layers.0.enorm.m",
+        "known_norm": "layers.0.hnorm.m",
+        "mix": "layers.0.eh_proj",
+        "norm": "norm",
+    }
+    copies_matrices = hides_first_token = False
 
-    def forward(
-        self, tokens: torch.Tensor, known: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        normed = [self.enorm(self.embed(tokens)), self.hnorm(known)]
-        states = attend(self.layer, self.rope, self.eh_proj(torch.cat(normed, dim=-1)))
-        states = self.norm(states)
-        return states, states
+    def make_layer(self) -> nn.Module:
+        return DraftingLayer(self.config)
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Of the MTP layer alone; a checkpoint has them beside the target's."""
-        named = {
-            "embed_tokens.weight": self.target.get_input_embeddings().weight,
-            "layers.0.enorm.m.weight": self.enorm.weight,
-            "layers.0.hnorm.m.weight": self.hnorm.weight,
-            "layers.0.eh_proj.weight": self.eh_proj.weight,
-            "norm.weight": self.norm.weight,
-        }
+    def layer_weights(self) -> dict[str, torch.Tensor]:
+        """Of the target's matrices, checkpoints have the embedding once more."""
+        named = {"embed_tokens.weight": self.target.get_input_embeddings().weight}
         for name, value in self.layer.state_dict().items():
             prefix = "layers.0.transformer_layer." if name.startswith("mlp.") else "layers.0."
             named[f"{prefix}{name}"] = value
-        return {f"model.mtp.{name}": value.detach() for name, value in named.items()}
+        return named
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from torch.nn.functional import silu
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP, LlamaRMSNorm
 
-from tests.support.tiny_models.heads import MTP_HEADS, Head, attend, separate_experts
+from tests.support.tiny_models.heads import MTP_HEADS, Head, MtpHead, separate_experts
 from tests.support.tiny_models.own_names import OwnNames
 from tests.support.tiny_models.plain_attention import by_head, turned, within_window
 
@@ -198,37 +199,19 @@ def write_code(folder: Path) -> dict[str, Any]:
     return {"auto_map": {"AutoConfig": f"{CONFIGURATION}.MiMoV2FlashConfig"}}
 
 
-class MimoV2MtpHead(Head):
+class MimoV2MtpHead(MtpHead):
     """One more layer with a window, sinks and an MLP, before the target's output matrix."""
 
-    def __init__(self, target: Any) -> None:
-        super().__init__(target)
-        config = target.config
-        width, epsilon = config.hidden_size, config.rms_norm_eps
-        self.enorm = LlamaRMSNorm(width, eps=epsilon)
-        self.hnorm = LlamaRMSNorm(width, eps=epsilon)
-        self.eh_proj = nn.Linear(2 * width, width, bias=False)
-        self.layer = DraftingLayer(config)
-        self.final_layernorm = LlamaRMSNorm(width, eps=epsilon)
-        # The layer knows its positions.
-        self.rope = cast("Any", lambda *_: None)
+    PREFIX = "model.mtp.layers.0."
+    NAMES: Mapping[str, str] = {**MtpHead.NAMES, "norm": "final_layernorm"}
+    copies_matrices = hides_first_token = False
 
-    def forward(
-        self, tokens: torch.Tensor, known: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        normed = [self.enorm(self.embed(tokens)), self.hnorm(known)]
-        states = attend(self.layer, self.rope, self.eh_proj(torch.cat(normed, dim=-1)))
-        states = self.final_layernorm(states)
-        return states, states
+    def make_layer(self) -> nn.Module:
+        return DraftingLayer(self.config)
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Of the MTP layer alone; embedding and output matrix are the target's."""
-        own = {
-            f"{name}.weight": getattr(self, name).weight
-            for name in ("enorm", "hnorm", "eh_proj", "final_layernorm")
-        }
-        named = {**own, **self.layer.state_dict()}
-        return {f"model.mtp.layers.0.{name}": value.detach() for name, value in named.items()}
+    def make_rope(self) -> Any:
+        """Nothing: the layer knows its positions."""
+        return lambda *_: None
 
 
 class DraftingLayer(nn.Module):

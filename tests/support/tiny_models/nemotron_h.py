@@ -12,6 +12,7 @@ wrong dimension, so that all after the first chunk is another model. A test show
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -21,7 +22,7 @@ from transformers.models.nemotron_h import modeling_nemotron_h as transformers_o
 from transformers.models.nemotron_h.configuration_nemotron_h import NemotronHConfig
 
 from tests.support.tiny_models import state_space
-from tests.support.tiny_models.heads import MTP_HEADS, Head, causal_mask
+from tests.support.tiny_models.heads import MTP_HEADS, Head, MtpHead, causal_mask
 from tests.support.tiny_models.own_names import OwnNames
 
 MODEL_TYPE = "nemotron_h"
@@ -120,41 +121,40 @@ def published(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return found
 
 
-class NemotronHMtpHead(Head):
+class NemotronHMtpHead(MtpHead):
     """Two layers, one with attention and one with experts, over token and hidden state."""
 
-    def __init__(self, target: Any) -> None:
-        super().__init__(target)
-        config, layers = target.config, list(target.model.layers)
-        kinds = [layer.name for layer in layers]
-        width, norm = config.hidden_size, transformers_own.NemotronHRMSNorm
-        epsilon = config.layer_norm_epsilon
-        self.enorm, self.hnorm = norm(width, eps=epsilon), norm(width, eps=epsilon)
-        self.eh_proj = nn.Linear(2 * width, width, bias=False)
-        self.layers = nn.ModuleList(
-            NemotronHLayer(config, kinds.index(kind)) for kind in ("self_attn", "moe")
+    PREFIX = "mtp."
+    NAMES: Mapping[str, str] = {
+        "token_norm": "layers.0.enorm",
+        "known_norm": "layers.0.hnorm",
+        "mix": "layers.0.eh_proj",
+        "norm": "layers.1.final_layernorm",
+    }
+    copies_matrices = hides_first_token = False
+
+    def make_norm(self) -> nn.Module:
+        norm: nn.Module = transformers_own.NemotronHRMSNorm(
+            self.config.hidden_size, eps=self.config.layer_norm_epsilon
         )
-        self.final_layernorm = norm(width, eps=epsilon)
+        return norm
 
-    def forward(
-        self, tokens: torch.Tensor, known: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        normed = [self.enorm(self.embed(tokens)), self.hnorm(known)]
-        states = self.eh_proj(torch.cat(normed, dim=-1))
-        for layer in self.layers:
-            states = layer(states, attention_mask=causal_mask(tokens.shape[1]))
-        states = self.final_layernorm(states)
-        return states, states
+    def make_layer(self) -> nn.Module:
+        kinds = [layer.name for layer in self.target.model.layers]
+        return nn.ModuleList(
+            NemotronHLayer(self.config, kinds.index(kind)) for kind in ("self_attn", "moe")
+        )
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Of the MTP layers alone; a checkpoint has them beside the target's."""
-        ends = {"enorm": 0, "hnorm": 0, "eh_proj": 0, "final_layernorm": 1}
-        own = {
-            f"layers.{layer}.{name}.weight": getattr(self, name).weight
-            for name, layer in ends.items()
-        }
-        named = own | published({f"layers.{k}": v for k, v in self.layers.state_dict().items()})
-        return {f"mtp.{name}": value.detach() for name, value in named.items()}
+    def make_rope(self) -> None:
+        """Nothing: attention has no positions."""
+
+    def through(self, states: torch.Tensor) -> torch.Tensor:
+        for layer in cast("nn.ModuleList", self.layer):
+            states = layer(states, attention_mask=causal_mask(states.shape[1]))
+        return states
+
+    def layer_weights(self) -> dict[str, torch.Tensor]:
+        return published({f"layers.{k}": value for k, value in self.layer.state_dict().items()})
 
 
 @functools.cache

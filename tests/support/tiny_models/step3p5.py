@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from torch.nn.functional import silu
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from tests.support.tiny_models.heads import MTP_HEADS, Head, attend
+from tests.support.tiny_models.heads import MTP_HEADS, Head, MtpHead
 from tests.support.tiny_models.own_names import OwnNames
 from tests.support.tiny_models.plain_attention import by_head, turned, within_window
 
@@ -232,44 +233,33 @@ class Step3p5ForCausalLM(OwnNames, LlamaForCausalLM):
         file.write_text(json.dumps(config, indent=2) + "\n")
 
 
-class Step3p5MtpHead(Head):
+class Step3p5MtpHead(MtpHead):
     """One more layer with a window and an MLP, and an output matrix of its own."""
+
+    NAMES: Mapping[str, str] = {
+        "token_norm": "enorm",
+        "known_norm": "hnorm",
+        "mix": "eh_proj",
+        "lm_head.norm": "transformer.shared_head.norm",
+        "lm_head.output": "transformer.shared_head.output",
+    }
+    copies_matrices = hides_first_token = False
 
     def __init__(self, target: Any) -> None:
         super().__init__(target)
-        config = target.config
-        width, epsilon = config.hidden_size, config.rms_norm_eps
-        self.index = config.num_hidden_layers
-        self.enorm = ZeroCentredNorm(width, epsilon)
-        self.hnorm = ZeroCentredNorm(width, epsilon)
-        self.eh_proj = nn.Linear(2 * width, width, bias=False)
-        self.layer = Step3p5Layer(config, self.index)
-        self.lm_head = NormedHead(config)
-        # Layers know their positions.
-        self.rope = cast("Any", lambda *_: None)
+        self.norm = nn.Identity()
+        self.lm_head = NormedHead(self.config)
 
-    def forward(
-        self, tokens: torch.Tensor, known: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        normed = [self.enorm(self.embed(tokens)), self.hnorm(known)]
-        states = attend(self.layer, self.rope, self.eh_proj(torch.cat(normed, dim=-1)))
-        return states, states
+    def make_norm(self) -> nn.Module:
+        return ZeroCentredNorm(self.config.hidden_size, self.config.rms_norm_eps)
+
+    def make_rope(self) -> Any:
+        """Nothing: layers know their positions."""
+        return lambda *_: None
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = self.lm_head(states)
         return scores
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Of the MTP layer alone; the embedding is the target's."""
-        named = {
-            "enorm.weight": self.enorm.weight,
-            "hnorm.weight": self.hnorm.weight,
-            "eh_proj.weight": self.eh_proj.weight,
-            "transformer.shared_head.norm.weight": self.lm_head.norm.weight,
-            "transformer.shared_head.output.weight": self.lm_head.output.weight,
-            **self.layer.state_dict(),
-        }
-        return {f"model.layers.{self.index}.{name}": v.detach() for name, v in named.items()}
 
 
 @functools.cache
