@@ -66,13 +66,6 @@ def test_target_and_draft_apart_with_folded_layers() -> None:
     ]
 
 
-def test_columns_are_aligned_over_both_tables() -> None:
-    lines = [line for line in render(rows()).splitlines() if line.startswith("  ")]
-    for column in ("kind", "backend", "chosen by"):
-        start = lines[0].index(column)
-        assert all(line[start] != " " and line[start - 2 : start] == "  " for line in lines)
-
-
 def test_the_group_column_is_there_when_groups_are_known() -> None:
     groups = {REQUESTS[0].name: 0, REQUESTS[1].name: 0, REQUESTS[2].name: 1}
     text = render(rows(groups))

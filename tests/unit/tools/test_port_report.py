@@ -5,6 +5,7 @@ import ast
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 from importlib import metadata
@@ -21,10 +22,11 @@ WORKER = "vllm_ascend.worker.worker:NPUWorker.init_device"
 
 @pytest.fixture
 def unpacked(tmp_path):
-    """A copy of the installed vllm-ascend's sources."""
+    """The installed vllm-ascend's sources in another folder, as links."""
     theirs = port_report.environment()["vllm_ascend"] / "vllm_ascend"
     keep = shutil.ignore_patterns("*.so", "*.bin", "*.json", "_cann_ops_custom", "__pycache__")
-    shutil.copytree(theirs, tmp_path / "host" / "vllm_ascend", ignore=keep)
+    folder = tmp_path / "host" / "vllm_ascend"
+    shutil.copytree(theirs, folder, ignore=keep, copy_function=os.symlink)
     return tmp_path / "host"
 
 
@@ -32,6 +34,7 @@ def change(folder, old, new):
     file = folder / "vllm_ascend" / "worker" / "worker.py"
     text = file.read_text(encoding="utf-8")
     assert old in text
+    file.unlink()
     file.write_text(text.replace(old, new), encoding="utf-8")
 
 
