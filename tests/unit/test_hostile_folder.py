@@ -90,7 +90,7 @@ def test_a_command_runs_nothing_of_the_folder(name: str, hostile: Path) -> None:
         assert "mkv_ascend.commands.doctor_probe" not in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("half a minute for one more command")
 def test_models_that_vllm_makes_run_nothing_of_the_folder(hostile: Path) -> None:
     """In a process whose children, which look at the models' classes, start as Python starts."""
     done = run(hostile, ("explain", "--build", "--model", "."))
