@@ -38,7 +38,7 @@ def tried(folder: Path, number: int, configs: list[Path]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("number", "names"), [(10**9, OFTEN), (10**18, OFTEN[-1:])], ids=["10^9", "10^18"]
+    ("number", "names"), [(10**9, OFTEN), (10**18, OFTEN[:1])], ids=["10^9", "10^18"]
 )
 def test_no_number_of_a_configuration_costs_more_than_a_sentence(
     number: int, names: Sequence[str], tmp_path: Path

@@ -61,7 +61,7 @@ def test_every_fault_can_be_planted_and_has_its_tests() -> None:
         ({"text": "no such line"}, "occurs 0 times"),
         ({"instead": "number <"}, "invalid syntax"),
         ({"file": "none.py"}, f"no file {PACKAGE}/adapters/none.py"),
-        ({"file": "csrc/none.h"}, "no file csrc/none.h"),
+        ({"file": "csrc/none"}, "no file csrc/none"),
         ({"tests": (f"{TESTS}/test_bounds.py::test_none",)}, "test_bounds.py::test_none"),
         ({"tests": ()}, "name tests, or why"),
         ({"same": "nobody asks"}, "name tests, or why"),
