@@ -13,7 +13,11 @@ import torch
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 
-from mkv_ascend.adapters.common.request_limits import refuse_numbers, refuse_sampling
+from mkv_ascend.adapters.common.request_limits import (
+    limit_requests,
+    refuse_numbers,
+    refuse_sampling,
+)
 from tests.support import hosts
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -140,6 +144,19 @@ def test_numbers_are_looked_for_in_biases_and_embeddings() -> None:
 def test_what_would_end_the_engine_or_never_end_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(VLLMValidationError, match=r"(?s)Possible.*Change"):
         refuse_sampling(SamplingParams(**fields), 8, config(drafts=False))
+
+
+@pytest.mark.parametrize("name", ["prompt_token_ids", "prompt_embeds"])
+def test_a_prompt_takes_room_of_the_context(name: str) -> None:
+    params = SamplingParams(min_tokens=57, max_tokens=57)
+    given = {"prompt_token_ids": None, "prompt_embeds": None, name: torch.ones(7)}
+    request = SimpleNamespace(sampling_params=params, **given)
+    processor = SimpleNamespace(vllm_config=config())
+    limit = next(iter(limit_requests.functions.values()))
+    assert limit(lambda _: request, processor) is request
+    setattr(request, name, torch.ones(8))
+    with pytest.raises(VLLMValidationError, match="min_tokens"):
+        limit(lambda _: request, processor)
 
 
 @pytest.mark.skipif("v2" not in hosts.ADAPTER.RUNNERS, reason="there is no model runner V2")

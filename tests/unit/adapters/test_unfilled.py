@@ -43,6 +43,7 @@ class Model(nn.Module):
 def load(monkeypatch: pytest.MonkeyPatch, write: Callable[[Model], Any]) -> Any:
     """A proposer whose draft is built, and written by ``write``."""
     seen: list[Any] = []
+    monkeypatch.setattr(unfilled, "PIECE", 4)  # elements of a matrix of 24
     monkeypatch.setattr(base_loader, "process_weights_after_loading", lambda *a: seen.append(a))
     monkeypatch.setattr(base_loader, "initialize_model", lambda kind: kind())
     with unfilled.noted():
@@ -116,6 +117,13 @@ def test_a_quantised_layer_may_have_what_no_file_of_its_format_has(
 def test_what_the_target_gives_is_not_asked_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
     proposer = load(monkeypatch, lambda model: model.first.weight.zero_())
     proposer.model.second = Layer()
+    unfilled.refuse(CONFIG, proposer)
+
+
+def test_what_is_written_behind_the_loading_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As embeddings that another pipeline stage sends."""
+    proposer = load(monkeypatch, lambda model: model.first.weight.zero_())
+    proposer.model.second.weight.zero_()
     unfilled.refuse(CONFIG, proposer)
 
 
