@@ -27,6 +27,8 @@ SHORTEST, LONGEST = 1, 3
 TOLD = 3
 """Problems of a kind that are told in words."""
 
+Answers = list[tuple[int, ...]]
+
 
 @dataclass
 class Judgement:
@@ -84,8 +86,9 @@ class Judge:
     def judge(self, scenario: Scenario, result: Result) -> Judgement:
         """All that a run tells."""
         found = Judgement()
+        answers = whole_answers(scenario, result)
         self._judge_tokens(found, scenario, result)
-        self._judge_steps(found, scenario, result)
+        self._judge_steps(found, scenario, result, answers)
         longest = int(scenario.engine["max_model_len"])
         for proposal in result.proposals:
             # Tokens past the longest context are left out: no position is left for them.
@@ -93,12 +96,11 @@ class Judge:
             if self.draft is None:
                 _judge_looked_up(found, proposal.context, tokens, scenario.num_speculative_tokens)
             elif tokens:
-                self._judge_draft(found, proposal.context, tokens)
+                self._judge_draft(found, proposal.context, tokens, answers)
         return found
 
     def _judge_tokens(self, found: Judgement, scenario: Scenario, result: Result) -> None:
-        choices = scenario.sampling.get("n", 1)
-        prompts = [one for one in scenario.prompts * scenario.repeats for _ in range(choices)]
+        prompts = prompts_of(scenario)
         if len(result.tokens) != len(prompts):
             found.fault(LENGTHS, f"{len(result.tokens)} answers to {len(prompts)} questions")
             return
@@ -135,7 +137,9 @@ class Judge:
                 found.fault(LOGPROBS, f"{where}: number {position} is {logprob}, not {right}")
                 return
 
-    def _judge_steps(self, found: Judgement, scenario: Scenario, result: Result) -> None:
+    def _judge_steps(
+        self, found: Judgement, scenario: Scenario, result: Result, answers: Answers
+    ) -> None:
         """A step gives the draft tokens that the target would have chosen, and one of its own."""
         accepted = [0] * scenario.num_speculative_tokens
         for number, step in enumerate(result.steps):
@@ -143,7 +147,8 @@ class Judge:
             for position in range(len(step.sampled) - 1):
                 accepted[position] += 1
             where = f"step {number} behind {len(step.context)} tokens, {step.drafted} drafted"
-            rows = rows_of(self.target, (*step.context, *step.drafted))[len(step.context) - 1 :]
+            tokens = (*step.context, *step.drafted[: len(step.sampled) - 1])
+            rows = rows_behind(self.target, tokens, answers)[len(step.context) - 1 :]
             for position, token in enumerate(step.sampled):
                 said = f"{where}: number {position}"
                 if not found.token(ACCEPTANCE, rows[position], token, self.target_gap, said):
@@ -155,9 +160,11 @@ class Judge:
         if scenario.record_steps and accepted != counts:
             found.fault(ACCEPTANCE, f"counted {counts}, by loops {accepted}")
 
-    def _judge_draft(self, found: Judgement, context: list[int], tokens: list[int]) -> None:
+    def _judge_draft(
+        self, found: Judgement, context: list[int], tokens: list[int], answers: Answers
+    ) -> None:
         assert self.draft is not None
-        rows = rows_of(self.draft, (*context, *tokens[:-1]))[len(context) - 1 :]
+        rows = rows_behind(self.draft, (*context, *tokens[:-1]), answers)[len(context) - 1 :]
         for position, token in enumerate(tokens):
             where = f"behind {len(context)} tokens, pass {position}"
             if not found.token(DRAFT, rows[position], token, self.draft_gap, where):
@@ -200,6 +207,24 @@ def wrong_length(scenario: Scenario, prompt: Sequence[int], tokens: Sequence[int
     most = wanted if scenario.sampling.get("stop") else ended
     if not min(ended, wanted) <= len(tokens) <= most:
         yield f"{len(tokens)} tokens, not {ended}"
+
+
+def prompts_of(scenario: Scenario) -> list[list[int]]:
+    """The prompt of each answer."""
+    choices = scenario.sampling.get("n", 1)
+    return [one for one in scenario.prompts * scenario.repeats for _ in range(choices)]
+
+
+def whole_answers(scenario: Scenario, result: Result) -> Answers:
+    """Prompts with the tokens behind them that were read."""
+    pairs = zip(prompts_of(scenario), result.tokens, strict=False)
+    return [(*prompt, *tokens[:-1]) for prompt, tokens in pairs]
+
+
+def rows_behind(folder: Path, tokens: tuple[int, ...], answers: Answers) -> torch.Tensor:
+    """As ``rows_of``, and more rows if an answer begins so: one run is enough for all of it."""
+    whole = next((one for one in answers if one[: len(tokens)] == tokens), tokens)
+    return rows_of(folder, whole)
 
 
 @lru_cache(maxsize=4096)

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from tests.support.tiny_models.tokenizer import NUM_BYTES
 HOST, UNJUDGED = "host", "not judged"
 """Verdicts of pairs that fail without the plugin, too, and of those without enough power."""
 TRIES = 8
-"""Families drawn for a model, until one has a tiny form whose tokens depend on single keys."""
+"""Families tried for a model, until one has a tiny form whose tokens depend on single keys."""
 NGRAM = "ngram"
 ASCII = 128
 SAME, OTHER = "same weights", "other weights"
@@ -137,27 +138,34 @@ def _kept_or_judged(number: int, asked: argparse.Namespace) -> Verdict:
 
 def draw(number: int, asked: argparse.Namespace, folder: Path) -> Drawn:
     """The pair of this number; its models are written into ``folder``."""
-    chance = random.Random(f"{asked.seed} {number}")
-    known = families()
     seed = f"{asked.seed} {number}"
-    target = _model(folder / "target", [asked.target] if asked.target else known, chance, seed)
+    chance = random.Random(seed)
+    of = _families(asked.target, f"{asked.seed} targets", number)
+    target = _model(folder / "target", of, seed)
     kind = chance.choice((NGRAM, SAME, OTHER, "any", "any", "any", "any", "any", "any"))
     draft: RandomModel | None = None
     if asked.draft or kind == "any":
-        of = [asked.draft] if asked.draft else known
-        draft = _model(folder / "draft", of, chance, f"{seed} draft")
+        of = _families(asked.draft, f"{asked.seed} drafts", number)
+        draft = _model(folder / "draft", of, f"{seed} draft")
     elif kind == SAME:
         draft = target
     elif kind == OTHER:
-        draft = _model(folder / "draft", [target.family], chance, f"{seed} draft")
+        draft = _model(folder / "draft", [target.family], f"{seed} draft")
     scenario = _scenario(chance, target, draft)
     return Drawn(number, target, draft, replace(scenario, environment=RUNNERS[asked.runner]))
 
 
-def _model(folder: Path, known: Sequence[str], chance: random.Random, seed: str) -> RandomModel:
+def _families(asked: str | None, seed: str, number: int) -> list[str]:
+    """The family of this number, which all have in turn, before the others."""
+    known = [asked] if asked else families()
+    random.Random(seed).shuffle(known)
+    first = number % len(known)
+    return known[first:] + known[:first]
+
+
+def _model(folder: Path, known: Sequence[str], seed: str) -> RandomModel:
     said = ""
-    for number in range(TRIES):
-        family = chance.choice(known)
+    for number, family in enumerate(islice(cycle(known), TRIES)):
         try:
             model = write_random_model(folder / str(number), family, f"{seed} {number}")
         except ValueError as error:

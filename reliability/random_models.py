@@ -162,6 +162,7 @@ def _write_random_model(folder: Path, family: str, chance: random.Random) -> Ran
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
+    from vllm.transformers_utils.config import get_config
 
     logging.disable_progress_bar()
     torch.manual_seed(chance.randrange(2**31))
@@ -181,8 +182,9 @@ def _write_random_model(folder: Path, family: str, chance: random.Random) -> Ran
     model.config.architectures = [type(model).__name__]
     model.save_pretrained(folder)
     build_tokenizer(MAX_POSITIONS).save_pretrained(folder)
-    # What was written is what the reference reads.
+    # What was written is what the reference reads. vLLM reads some families in forms of its own.
     reference.load_model(folder)
+    get_config(str(folder), trust_remote_code=False)
     return RandomModel(str(folder), family, power, gaps)
 
 
