@@ -3,7 +3,8 @@
 
 vLLM writes the values over those of config.json, and an object over the fields of the same part
 alone, such as ``text_config``. A draft keeps its own configuration, and so does a target's own
-predictor: vLLM hands them no values, only functions (``SpeculativeConfig``).
+predictor but for rotary parameters: vLLM hands them no values, only functions
+(``SpeculativeConfig``).
 """
 
 from __future__ import annotations

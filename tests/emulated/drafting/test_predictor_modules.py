@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads of several modules (method ``mtp``): which of them are built. No engine.
+"""A target's own layers that draft (``mtp``): what is built, and how it is configured. No engine.
 
 ``test_own_output_matrix.py`` drafts with such a head.
 """
@@ -11,6 +11,7 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 from transformers import PretrainedConfig
 
 from tests.support import hosts
+from tests.support.tiny_models import model_directory
 
 _architecture = hosts.module("patches.draft_architecture")
 
@@ -45,3 +46,32 @@ def test_modules_of_other_heads_are_all_built(method, in_turn, kept):
     (function,) = _architecture.keep_the_architecture.functions.values()
     function(lambda _: None, speculative)
     assert config.num_nextn_predict_layers == kept
+
+
+@pytest.mark.parametrize("asked", [None, 200])
+def test_layers_of_a_target_rotate_as_it_does_when_its_context_is_lengthened(asked):
+    """vLLM reads their configuration again, without the values of ``--hf-overrides``."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    rope = {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 256,
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.25,
+    }
+    speculative = {"method": "mtp", "num_speculative_tokens": 3}
+    made = EngineArgs(
+        model=str(model_directory("qwen3_next_mtp")),
+        skip_tokenizer_init=True,
+        dtype="float16",
+        max_model_len=1024,
+        hf_overrides={"rope_parameters": rope, "max_position_embeddings": 256},
+        speculative_config={**speculative, **({"max_model_len": asked} if asked else {})},
+    )
+    config = made.create_engine_config()
+    draft = config.speculative_config.draft_model_config
+    text = config.model_config.hf_text_config
+    assert text.rope_parameters["rope_type"] == "yarn"
+    assert draft.hf_text_config.rope_parameters == text.rope_parameters
+    assert draft.max_model_len == (asked or 1024)

@@ -7,6 +7,10 @@ and the method becomes ``mtp``, whatever was asked for and whether there are lay
 
 Of a head of several modules the first one makes each token of a proposal. vLLM 0.23.0 and
 vllm-ascend build and load the others, give them caches, and never run them.
+
+vLLM reads the configuration of a target's own layers again, without ``--hf-overrides``. Where these
+lengthen the context, the layers would rotate as without them, and draft nothing of use behind the
+length of config.json.
 """
 
 from __future__ import annotations
@@ -39,11 +43,19 @@ def _initialise(original: Any, config: Any, *args: Any, **kwargs: Any) -> None:
     _read_draft(original, config, *args, **kwargs)
     if config.method == "mtp" and not config.use_step3p5_mtp():
         keep_first_module(config.draft_model_config)
+    if config.method == "mtp" and _names_target(config):
+        rotate_as_the_target(config)
+
+
+def _names_target(config: Any) -> bool:
+    target = config.target_model_config
+    return bool(target) and config.model == target.model
 
 
 def _read_draft(original: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-    names_target = config.target_model_config and config.model == config.target_model_config.model
-    if config.method not in (None, "draft_model") or (config.method is None and names_target):
+    if config.method not in (None, "draft_model") or (
+        config.method is None and _names_target(config)
+    ):
         original(config, *args, **kwargs)
         return
     owner = type(config)
@@ -73,6 +85,21 @@ def keep_first_module(draft: Any) -> None:
                     draft.model,
                     count,
                 )
+
+
+def rotate_as_the_target(config: Any) -> None:
+    """Give a target's own layers its rotary parameters and, unless one is asked for, its length.
+
+    Args:
+        config: vLLM's ``SpeculativeConfig`` of a target that drafts by layers of its own.
+    """
+    target, draft = config.target_model_config, config.draft_model_config
+    rope = getattr(target.hf_text_config, "rope_parameters", None)
+    if rope == getattr(draft.hf_text_config, "rope_parameters", None):
+        return
+    draft.hf_text_config.update({"rope_parameters": copy.deepcopy(rope)})
+    if config.max_model_len is None:
+        draft.max_model_len = target.max_model_len
 
 
 def unchanged(hf_config: Any) -> Any:
