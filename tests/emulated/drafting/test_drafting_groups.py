@@ -195,8 +195,9 @@ def within(proposal, max_model_len):
     return dataclasses.replace(proposal, tokens=proposal.tokens[: max(room, 0)])
 
 
-@pytest.mark.host("0.23")
-def test_proposals_that_reach_the_maximum_length(tmp_path):
+@pytest.mark.host("0.23", cases=["v1"])
+@each_runner
+def test_proposals_that_reach_the_maximum_length(runner, tmp_path):
     """The draft's is shorter than the target's here; what is drafted before it must stay right.
 
     Its rotary tables end there, so an operator refuses positions behind it.
@@ -210,12 +211,14 @@ def test_proposals_that_reach_the_maximum_length(tmp_path):
         prompts=prompts_of("gemma3", [150, 143, 131, 99]),
         max_tokens=max_model_len,
         engine={"max_model_len": max_model_len},
+        environment=runner,
     )
     case = dataclasses.replace(case, draft=draft)
     result = engine.run(case)
     for prompt, tokens in zip(case.prompts, result.tokens, strict=True):
         assert len(prompt) + len(tokens) == max_model_len
         assert_greedy(case.model, [prompt], [tokens], len(tokens))
+    assert f"It holds {of_the_draft} tokens: what it drafts for longer sequences" in result.log
     cut = [within(proposal, of_the_draft) for proposal in result.proposals]
     lengths = {len(proposal.tokens) for proposal in cut}
     assert {0, case.num_speculative_tokens} < lengths, "none passes the maximum half-way"
