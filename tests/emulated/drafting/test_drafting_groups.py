@@ -195,9 +195,8 @@ def within(proposal, max_model_len):
     return dataclasses.replace(proposal, tokens=proposal.tokens[: max(room, 0)])
 
 
-@pytest.mark.host("0.23", cases=["v1"])
-@each_runner
-def test_proposals_that_reach_the_maximum_length(runner, tmp_path):
+@pytest.mark.host("0.23")
+def test_proposals_that_reach_the_maximum_length(tmp_path):
     """The draft's is shorter than the target's here; what is drafted before it must stay right.
 
     Its rotary tables end there, so an operator refuses positions behind it.
@@ -211,7 +210,6 @@ def test_proposals_that_reach_the_maximum_length(runner, tmp_path):
         prompts=prompts_of("gemma3", [150, 143, 131, 99]),
         max_tokens=max_model_len,
         engine={"max_model_len": max_model_len},
-        environment=runner,
     )
     case = dataclasses.replace(case, draft=draft)
     result = engine.run(case)

@@ -45,6 +45,7 @@ DRAFT_CONFIG = record(
         "mamba_block_size",
         "mamba_cache_mode",
         "mamba_page_size_padded",
+        "max_model_len",
         "use_mtp",
         "use_sequence_parallel_moe",
     ),
@@ -64,7 +65,8 @@ DRAFT_CONFIG = record(
     "beside experts, though each has all of them. And vLLM loads a draft model as it loads the "
     "target, whatever draft_load_config says. And with dynamic_eplb vllm-ascend means to move the "
     "experts of any draft, too: where there are not as many, of one size, as in the target, or "
-    "vLLM 0.23.0 shares none out among ranks, the engine ends.",
+    "vLLM 0.23.0 shares none out among ranks, the engine ends. And a target's own drafting layers "
+    "are configured without --hf-overrides, so that they rotate otherwise than the target.",
     until="vLLM's replace() copies the parts of a configuration, vllm-ascend keeps one "
     "AscendConfig per VllmConfig, and vLLM makes heads for the method mtp only, groups of ranks "
     "for a draft's experts too, and openPangu's blocks say how ranks share their rows. And "
