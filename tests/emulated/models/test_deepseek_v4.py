@@ -217,9 +217,7 @@ def test_mtp_layer_in_graphs(runner):
     assert result.draft_replays > 5
 
 
-@pytest.mark.core
-@pytest.mark.host("0.30", cases=["v1"])
-@pytest.mark.nightly("other cases of it stay", cases=["v2"])
+@pytest.mark.nightly("on some processors one of 135 draft tokens is a tie of bfloat16")
 @each_runner
 def test_mtp_layer_in_default_graphs(runner):
     """Dynamo traces both models, and each graph's states must reach the layer that drafts."""
