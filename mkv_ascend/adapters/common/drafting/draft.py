@@ -134,6 +134,7 @@ class AscendDraft:
     def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
         """See ``Draft``."""
         proposer = self._proposer
+        self._skip_topk(positions is not None)
         if positions is None:
             positions = proposer._get_positions(rows)
         inputs: dict[str, Any] = {"input_ids": self.buffers.token_ids[:rows]}
@@ -176,6 +177,12 @@ class AscendDraft:
             self._proposer.inputs_embeds[:requests] = self._proposer.model.embed_input_ids(
                 self.buffers.token_ids[:requests]
             )
+
+    def _skip_topk(self, skip: bool) -> None:
+        """Let later passes of some MTP heads reuse the first pass's choice of keys."""
+        inner: Any = getattr(self._proposer.model, "model", None)
+        if self._proposer._share_mtp_indices and hasattr(inner, "set_skip_topk"):
+            inner.set_skip_topk(skip)
 
 
 def takes_images(proposer: Any) -> bool:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch.nn.functional import pad
 from vllm.distributed.parallel_state import get_tp_group
@@ -12,11 +10,7 @@ from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.drafting.draft import Builder, HiddenStates
-from mkv_ascend.drafting.groups import DraftGroups
-
-logger = get_logger(__name__)
+from mkv_ascend.drafting.draft import HiddenStates
 
 
 def _rows_of_rank(rows: torch.Tensor) -> torch.Tensor:
@@ -28,15 +22,6 @@ def _rows_of_rank(rows: torch.Tensor) -> torch.Tensor:
 
 class RankedDraft(AscendDraft):
     """``AscendDraft`` whose proposer splits the rows of heads over ranks."""
-
-    def bind(self, groups: DraftGroups, builders: Sequence[Builder]) -> None:
-        """See ``AscendDraft``."""
-        super().bind(groups, builders)
-        if self._proposer._share_mtp_indices:
-            logger.warning(
-                "index_share_for_mtp_iteration is set. Attention of vllm-ascend 0.23.0 is not told "
-                "of it: each pass of a proposal chooses its own keys."
-            )
 
     def runs_in_step(self) -> bool:
         """See ``AscendDraft``."""

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from vllm.distributed import get_tp_group
 from vllm_ascend import utils as ascend_utils
@@ -13,21 +10,7 @@ from vllm_ascend.ascend_forward_context import _EXTRA_CTX, MoECommType
 from vllm_ascend.spec_decode.utils import compact_mtp_topk_indices
 
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.patching import record
-from mkv_ascend.drafting.draft import Builder, HiddenStates
-from mkv_ascend.drafting.groups import DraftGroups
-
-record(
-    name="a choice of keys that later passes reuse",
-    target="vllm_ascend.attention.sfa_v1:AscendSFAImpl.__init__",
-    writes=("use_index_cache",),
-    why="With index_share_for_mtp_iteration later passes of a draft read which keys the first one "
-    "chose. vllm-ascend keeps that only where layers of the target share choices, too (GLM-5.2); "
-    "of other targets, for which --speculative-config asks for it, nobody has written it.",
-    until="vllm-ascend asks the draft's configuration, too",
-    test="tests/emulated/models/test_sparse_models.py"
-    "::test_later_passes_reuse_the_choice_of_the_first",
-)
+from mkv_ascend.drafting.draft import HiddenStates
 
 
 def send_tokens_to_experts() -> None:
@@ -43,23 +26,9 @@ def send_tokens_to_experts() -> None:
 class Draft(AscendDraft):
     """``AscendDraft``; tells layers with experts how to send their tokens."""
 
-    def bind(self, groups: DraftGroups, builders: Sequence[Builder]) -> None:
-        """See ``AscendDraft``."""
-        super().bind(groups, builders)
-        if not self._proposer._share_mtp_indices:
-            return
-        context = self._proposer.vllm_config.compilation_config.static_forward_context
-        for name in self._proposer._draft_attn_layer_names:
-            implementation: Any = getattr(context[name], "impl", None)
-            if hasattr(implementation, "use_index_cache"):
-                implementation.use_index_cache = True
-
     def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
-        """See ``Draft``; later passes reuse the choice of keys where the first one keeps it."""
+        """See ``Draft``."""
         send_tokens_to_experts()
-        inner: Any = getattr(self._proposer.model, "model", None)
-        if self._proposer._share_mtp_indices and hasattr(inner, "set_skip_topk"):
-            inner.set_skip_topk(positions is not None)
         return super().forward(rows, positions)
 
     def feed_back(
