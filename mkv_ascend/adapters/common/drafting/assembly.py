@@ -240,16 +240,7 @@ class Assembly:
         return (
             f"The draft reads {len(groups.kv_groups)} KV groups ({groups.describe()}). A proposal "
             f"builds attention metadata {builds} times. {self._execution_mode()}"
-            f"{self.family.describe(proposal.strategy)}{self._shorter_context()}"
-        )
-
-    def _shorter_context(self) -> str:
-        longest = self.proposal.plan.sizes.max_model_len
-        if longest >= self.proposer.max_model_len:
-            return ""
-        return (
-            f" It holds {longest} tokens: what it drafts for longer sequences, up to "
-            f"{self.proposer.max_model_len} tokens, is verified and not accepted."
+            f"{self.family.describe(proposal.strategy)}"
         )
 
     def to_dict(self) -> dict[str, Any]:
