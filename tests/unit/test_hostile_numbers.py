@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,16 +36,14 @@ def tried(folder: Path, number: int, configs: list[Path]) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("number", "names"), [(10**9, OFTEN), (10**18, OFTEN[:1])], ids=["10^9", "10^18"]
-)
+@pytest.mark.parametrize("number", [10**9, 10**18], ids=["10^9", "10^18"])
 def test_no_number_of_a_configuration_costs_more_than_a_sentence(
-    number: int, names: Sequence[str], tmp_path: Path
+    number: int, tmp_path: Path
 ) -> None:
     """In 4 GiB and 60 s: each number of each file, one at a time."""
-    *wrong, count = tried(tmp_path, number, [one for one in CONFIGS if one.name in names])
+    *wrong, count = tried(tmp_path, number, [one for one in CONFIGS if one.name in OFTEN])
     assert wrong == []
-    assert int(count.removeprefix("commands: ")) > 70 * len(names)
+    assert int(count.removeprefix("commands: ")) > 250
 
 
 def test_labels_without_number_are_refused(tmp_path: Path) -> None:
@@ -66,6 +63,6 @@ def test_what_no_bound_names_ends_at_the_memory_of_the_process() -> None:
 
 def test_what_is_long_is_not_handed_over() -> None:
     """Values that fit into the process's memory, and are no configuration."""
-    config = {"model_type": "llama", "hidden_size": 64, "name": "x" * config_defaults.MOST_BYTES}
-    with pytest.raises(config_defaults.DefaultsError, match="largest of them is hidden_size, 64"):
+    config = {"model_type": "llama", "num_labels": 2 * 10**6}
+    with pytest.raises(config_defaults.DefaultsError, match="largest of them is num_labels"):
         config_defaults._ask([config])

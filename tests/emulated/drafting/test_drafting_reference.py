@@ -13,7 +13,10 @@ from tests.support.tiny_models import model_directory
 pytestmark = needs_float32
 
 
-@pytest.mark.smoke(cases=["gemma3-*", "*-eagle-2", "*-eagle3-3", "*-dflash-3", "*-mtp-3"])
+@pytest.mark.smoke(
+    cases=["gemma3-*", "*-eagle-2", "gpt_oss-*-eagle3-3", "gpt_oss-*-dflash-3", "*-mtp-3"]
+)
+@pytest.mark.core(cases=["*-llama_eagle3-*"])
 @pytest.mark.host(
     "0.23", cases=["*-eagle-2", "*-gpt_oss_draft-*", "*-gpt_oss_eagle3-*", "*-mtp-*", "gemma3-*"]
 )
