@@ -75,7 +75,6 @@ soak: setup ## real servers under load and under faults, for hours; goes on wher
 	@$(SOAK) bookkeeping --runs 1000
 	@$(BIN)/python -m reliability plans --count 1000000 --keep .cache/soak/plans
 	@$(SOAK) started --count 100
-	@$(BIN)/python -m reliability configurations --count 100000 --keep .cache/soak/configurations
 	@$(SOAK) load --pair dense --mode graphs $(MANY) --requests 10000 --keep .cache/soak/load-dense
 	@for pair in mla recurrent states dflash; do \
 		$(SOAK) load --pair $$pair --mode graphs $(MANY) --requests 2000 --keep .cache/soak/load-$$pair || exit 1; \

@@ -23,11 +23,10 @@ from typing import Any
 
 from benchmarks import host
 from benchmarks.progress import say
-from mkv_ascend.adapters.installed import adapter
-from mkv_ascend.checks import from_config
-from mkv_ascend.checks.planning_inputs import Asked
+from mkv_ascend.commands import host_process
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.planning import ServingPlan, plan
+from mkv_ascend.layout.planning import PlanInputs, ServingPlan, plan
+from mkv_ascend.layout.serialization import from_dict
 from tests.support import engine
 from tests.support.emulation import ON_EMULATOR
 from tests.support.tiny_models import model_directory
@@ -101,6 +100,14 @@ def bytes_of_draft(planned: ServingPlan) -> int:
     return total
 
 
+def planned_of(engine: dict[str, Any]) -> ServingPlan:
+    """The plan of an engine with these arguments, as ``mkv-ascend check`` has it."""
+    answer = host_process.ask(
+        {"engine": engine, "device": host_process.THIS, "plan": False}, {}, "check"
+    )
+    return plan(from_dict(PlanInputs, answer["inputs"]))
+
+
 def measure(tokens: int, window: int | None) -> dict[str, Any]:
     """One row: an engine's acceptance, and what the plan keeps of the draft."""
     with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +115,7 @@ def measure(tokens: int, window: int | None) -> dict[str, Any]:
         case = scenario(models[0], models[1], tokens, window)
         result = engine.run(case, timeout=3600)
         arguments = {**case.engine_arguments(), "dtype": "bfloat16"}
-        planned = plan(from_config.find(Asked(arguments), adapter().RULES).inputs)
+        planned = planned_of(arguments)
     say(f"{tokens} tokens, window {window}: {result.mean_acceptance_length:.2f} tokens per step")
     return {
         "tokens": tokens,

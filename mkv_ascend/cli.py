@@ -36,8 +36,6 @@ COMMANDS = {
 """Sub-command -> its module."""
 
 DISTRIBUTIONS = {
-    "numpy": "'mkv-ascend[check]'",
-    "transformers": "'mkv-ascend[check]'",
     "vllm_ascend": "vllm-ascend",
     "yaml": "pyyaml",
 }

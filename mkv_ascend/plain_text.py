@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any, TextIO
 
-__all__ = ["PlainStream", "plain", "plain_json", "shortened"]
+__all__ = ["PlainStream", "plain", "plain_json", "shortened", "shortened_values"]
 
 MOST_CHARACTERS = 3000
 """Of a line: the longest of ours lists the known model types."""
@@ -39,15 +39,16 @@ def _shortened_line(line: str) -> str:
 
 def plain_json(value: Any) -> str:
     """An answer as JSON, its texts ``shortened``; JSON itself writes control characters out."""
-    return json.dumps(_shortened_values(value), indent=2)
+    return json.dumps(shortened_values(value), indent=2)
 
 
-def _shortened_values(value: Any) -> Any:
+def shortened_values(value: Any) -> Any:
+    """Plain values of JSON, their texts ``shortened``."""
     if isinstance(value, str):
         return shortened(value)
     if isinstance(value, dict):
-        return {name: _shortened_values(item) for name, item in value.items()}
-    return [_shortened_values(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: shortened_values(item) for name, item in value.items()}
+    return [shortened_values(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 class PlainStream:

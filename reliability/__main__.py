@@ -11,10 +11,6 @@ Run each command on the emulated NPU, or as it is on an Ascend host:
     mkv-ascend emulate --strict --float32-compute -- python -m reliability bookkeeping
     mkv-ascend emulate --strict --float32-compute -- python -m reliability started
 
-One needs no device:
-
-    python -m reliability configurations --count 100000 --keep .cache/configurations
-
 Whatever is drawn comes from a number or a seed: the same one draws the same again.
 Exit status 1: something failed. `COMMAND --help` says what a command does.
 """
@@ -28,7 +24,6 @@ import sys
 from benchmarks.host import add_runner_option, require_runner
 from reliability import (
     bookkeeping,
-    configurations,
     engines,
     faults,
     fuzz,
@@ -40,7 +35,6 @@ from reliability import (
 
 COMMANDS = {
     "bookkeeping": bookkeeping,
-    "configurations": configurations,
     "engines": engines,
     "faults": faults,
     "fuzz": fuzz,

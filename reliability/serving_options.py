@@ -6,14 +6,16 @@ They are drawn by themselves: without them a number draws what it drew before th
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.host import installed
-from mkv_ascend.checks.model import read_model_facts
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.rules.model import ModelFacts
 from reliability.parallel_drafts import folder_with_mask
 from reliability.scenarios import Case
 from reliability.shortened import shortened
@@ -90,7 +92,9 @@ def _of_ranks(chance: random.Random, case: Case, engine: Options) -> Options:
 
 def has_experts(folder: str) -> bool:
     """Whether the model in ``folder`` has any."""
-    return read_model_facts(Role.TARGET, folder).num_experts > 0
+    values = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+    text = values.get("text_config", values)
+    return ModelFacts(Role.TARGET, folder, values, text).num_experts > 0
 
 
 def _of_drafts(chance: random.Random, case: Case, engine: Options, runner: str) -> Options:

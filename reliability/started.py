@@ -116,21 +116,14 @@ def without_memory(case: Case) -> Case:
 def checked(case: Case, runner: str) -> tuple[str, str, int]:
     """What ``check`` says: codes of what it refuses, empty for nothing; why it has no plan, if so;
     tokens of the longest request."""
-    from mkv_ascend.adapters import installed
-    from mkv_ascend.checks.judging import judge
-    from mkv_ascend.checks.refusal import RefusedError
-    from mkv_ascend.checks.served import served
-    from mkv_ascend.commands.check_devices import devices_of
+    from mkv_ascend.commands import host_process
 
-    asked = argparse.Namespace(devices=None, memory=None)
-    device = devices_of(asked, {})
-    try:
-        facts, unplanned = judge(
-            case.scenario.engine_arguments(), device, installed.rules(), runner
-        )
-    except RefusedError as error:
-        return " ".join(refusal.code for refusal in error.refusals), "", 0
-    return "", unplanned, served(facts, unplanned).max_model_len
+    variables = {host_process.RUNNER: str(int(runner == "v2"))}
+    question = {"engine": case.scenario.engine_arguments(), "device": host_process.THIS}
+    answer = host_process.ask({**question, "plan": False}, variables, "check")
+    if answer["answer"] == "refused":
+        return " ".join(refusal["code"] for refusal in answer["refusals"]), "", 0
+    return "", answer["unplanned"], answer["max_model_len"]
 
 
 def _served(case: Case) -> tuple[str, str]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of docs/recipes/, a published pair each, from docs/recipes/recipes.json.
 
-Each page has the command, what ``mkv-ascend check`` says of it now with the default host, and what
-to know of the pair. Sizes of models are those of tests/data/configs or of the same file.
+Each page has the command, what ``mkv-ascend check`` says of it with the default host
+(``docs/recipes/answers.json``; ``python tools/recipe_pages.py`` asks again), and what to know of
+the pair. Sizes of models are those of tests/data/configs or of the same file.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from mkv_ascend import cli
+from mkv_ascend.commands.check import lines_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "recipes"
 CONFIGS = ROOT / "tests" / "data" / "configs"
-DEVICE = ("--devices", "8", "--memory", "64GiB")
-KNOWN_EVERYWHERE = ("there is no NPU here", "the memory of graphs is not counted")
+KNOWN_EVERYWHERE = ("--devices or --device-memory", "the memory of graphs is not counted")
 """Notes that every page would have."""
 
 Recipe = Mapping[str, Any]
@@ -64,12 +65,39 @@ def folders() -> Iterator[dict[str, str]]:
         yield found
 
 
-def check(recipe: Recipe, models: Mapping[str, str]) -> tuple[int, str]:
-    """Exit status and words of ``mkv-ascend check``."""
+def check(recipe: Recipe, models: Mapping[str, str]) -> dict[str, Any]:
+    """What ``mkv-ascend check --json`` says, without the names of folders."""
     said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        status = cli.main(["check", *DEVICE, "--", *command(recipe, models)])
-    return status, said.getvalue()
+    device = ("--json", "--devices", str(max(8, recipe["ranks"])), "--device-memory", "64GiB")
+    with contextlib.redirect_stdout(said):
+        cli.main(["check", *device, "--", *_checked(recipe, models)])
+    found: dict[str, Any] = json.loads(said.getvalue())
+    found.pop("models", None)
+    return found
+
+
+def _checked(recipe: Recipe, models: Mapping[str, str]) -> list[str]:
+    """The command; of the target alone where a method needs a package that is not here."""
+    words = command(recipe, models)
+    if recipe["speculative_config"].get("method") == "suffix":
+        at = words.index("--speculative-config")
+        del words[at : at + 2]
+    return words
+
+
+def answers() -> dict[str, dict[str, Any]]:
+    """What check said of each recipe when it was asked last, by slug."""
+    text = (FOLDER / "answers.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, Any]] = json.loads(text)
+    return found
+
+
+def ask() -> None:
+    """Ask check again of each, with the default host; the pages show what is written then."""
+    with folders() as models:
+        found = {recipe["slug"]: check(recipe, models) for recipe in recipes()}
+    text = json.dumps(found, indent=1, sort_keys=True)
+    (FOLDER / "answers.json").write_text(text + "\n", encoding="utf-8")
 
 
 def table() -> str:
@@ -88,12 +116,8 @@ def table() -> str:
 
 def page(recipe: Recipe) -> str:
     """What stands between the marks of a recipe's page."""
-    with folders() as models:
-        _, said = check(recipe, models)
-        for role in ("target", "draft"):
-            if recipe[role]:
-                # A predictor of the target's own is named by the target's folder.
-                said = said.replace(models[recipe[f"{role}_config"]], recipe[role])
+    models = {role: recipe[role] for role in ("target", "draft") if recipe[role]}
+    said = "\n".join(lines_of({**answers()[recipe["slug"]], "models": models}))
     lines = [line for line in said.splitlines() if not any(n in line for n in KNOWN_EVERYWHERE)]
     serve = command(recipe)
     at = serve.index("--speculative-config")
@@ -101,8 +125,8 @@ def page(recipe: Recipe) -> str:
     parts = [
         recipe["know"],
         f"```bash\n{first} \\\n  {second}\n```",
-        "`mkv-ascend check` says of it, for vllm-ascend 0.23.0 on 8 devices of 64 GiB (without the "
-        "weights at hand):",
+        f"`mkv-ascend check` says of it, for vllm-ascend 0.23.0 on {max(8, recipe['ranks'])} "
+        "devices of 64 GiB:",
         "\n".join(["```text", *lines, "```"]),
     ]
     return "\n\n".join(parts) + "\n"
@@ -111,3 +135,7 @@ def page(recipe: Recipe) -> str:
 def stub(recipe: Recipe) -> str:
     """A recipe's page before its generated part is written."""
     return f"# {recipe['title']}\n\n<!-- generated: begin -->\n<!-- generated: end -->\n"
+
+
+if __name__ == "__main__":
+    ask()

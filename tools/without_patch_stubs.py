@@ -111,17 +111,21 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             f"{STOCK_RUNNER_V2}:GPUModelRunner.execute_model",
         ),
     },
-    "models without memory, for explain": {
-        f"{COMMON}.explain.vllm_building:_replace_everywhere=lambda found, ours: None "
+    "models and servers that are not started, for check": {
+        f"{COMMON}.judge.building:_replace_everywhere=lambda found, ours: None "
         "if found.__name__ == 'get_model' else original(found, ours)": (
             "vllm.model_executor.model_loader:get_model",
         ),
-        f"{COMMON}.explain.vllm_building:_replace_everywhere=lambda found, ours: None "
+        f"{COMMON}.judge.building:_replace_everywhere=lambda found, ours: None "
         "if found.__name__ == 'get_rope' else original(found, ours)": (
             "vllm.model_executor.layers.rotary_embedding:get_rope",
         ),
-        f"{COMMON}.explain.vllm_building:_keep_tables_off_the_device": (
+        f"{COMMON}.judge.building:_keep_tables_off_the_device": (
             "vllm_ascend.ops.rope_dsv4:current_platform",
+        ),
+        f"{COMMON}.judge.building:_find_experts_by_numbers": (
+            "vllm.model_executor.layers.fused_moe.expert_map_manager:determine_expert_map",
+            "vllm_ascend.eplb.core.eplb_utils:init_eplb_config",
         ),
     },
     "our platform, worker and model runner": {

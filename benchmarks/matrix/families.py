@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mkv_ascend.adapters.installed import adapter
-from mkv_ascend.checks.unserved_family import unserved
 
 FLOAT32, ROUNDED = "float32", "rounded"
 """Kinds of references: Hugging Face's model in float32, or, of a family that the host computes in
@@ -44,7 +43,10 @@ if not adapter().RULES.compressed_in_one_process:
     DEEPSEEK_V4["distributed_executor_backend"] = "mp"
 
 STEP3P5: dict[str, Any] = {}
-if unserved(adapter().RULES.unserved_families, ["Step3p5ForCausalLM"], "float32"):
+if any(
+    family.is_of(["Step3p5ForCausalLM"], "float32", drafts=False)
+    for family in adapter().RULES.unserved_families
+):
     STEP3P5["dtype"] = "bfloat16"
 
 A_FEW = ("dense", "short conv")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from mkv_ascend.checks.host_rules import HostRules
+from mkv_ascend.rules.host import HostRules
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -32,8 +32,7 @@ class HostAdapter(Protocol):
     def PACKAGE(self) -> str:  # noqa: N802 - a constant of the module
         """Qualified name of the package that answers questions of commands.
 
-        Its modules ``explain.vllm_groups`` and ``explain.vllm_building`` do so, each in a process
-        of its own (``questions.py``).
+        Its module ``judge.command`` does so, in a process of its own (``questions.py``).
         """
 
     @property

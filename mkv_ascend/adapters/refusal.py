@@ -9,6 +9,8 @@ from typing import NoReturn
 
 from mkv_ascend.plain_text import shortened
 
+_stands_for_command = False
+
 
 class StartUpRefused(SystemExit):
     """A start-up condition that must stop the process and cannot be swallowed.
@@ -18,8 +20,9 @@ class StartUpRefused(SystemExit):
     exit status 1 and no traceback.
     """
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, error: ValueError | None = None) -> None:
         super().__init__(shortened(f"mkv_ascend: {message}"))
+        self.error = error
 
 
 def refuse(error: ValueError) -> NoReturn:
@@ -32,9 +35,15 @@ def refuse(error: ValueError) -> NoReturn:
         StartUpRefused: in vLLM's command.
         ValueError: elsewhere, ``error`` itself.
     """
-    if is_vllm_command():
-        raise StartUpRefused(str(error)) from None
+    if is_vllm_command() or _stands_for_command:
+        raise StartUpRefused(str(error), error) from None
     raise error
+
+
+def stand_for_command() -> None:
+    """Let ``refuse`` end this process's judgement as it would end vLLM's own command."""
+    global _stands_for_command
+    _stands_for_command = True
 
 
 def is_vllm_command() -> bool:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command asks for, as frozen facts, and what of it cannot be served."""
+"""Sizes of models by the numbers of their config.json, for ``mkv-ascend advise``."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mkv_ascend import host_versions
 from mkv_ascend.checks.block_layers import BLOCK_CLASSES, window_of_each_layer
 from mkv_ascend.checks.compressed_layers import RATIOS, CompressedNumbers, caches_of_layer
-from mkv_ascend.checks.model import MAMBA2_TYPES
 from mkv_ascend.checks.model_layer import ExplainError, ModelLayer, NotFromNumbersError
 from mkv_ascend.layout.kind import Kind
 
@@ -27,6 +26,8 @@ __all__ = [
     "window_of_unequal_heads",
 ]
 
+MAMBA2_TYPES = frozenset({"mamba", "linear_attention"})
+"""Names of Granite-4's recurrent layers: as published, and as transformers 5.14.1 reads them."""
 SHORT_CONVOLUTION = "conv"
 """LFM2's own name of a short convolution; a host may have another."""
 
@@ -272,7 +273,8 @@ def _short_convolution(reader: Reader) -> list[ModelLayer]:
 def _mamba2(reader: Reader) -> list[ModelLayer]:
     """Granite 4; vLLM, ``MambaStateShapeCalculator.mamba2_state_shape``."""
     config = reader.config
-    groups = reader.per_rank("mamba_n_groups", config.number("mamba_n_groups"))
+    # Fewer groups than ranks are whole on each.
+    groups = max(1, config.number("mamba_n_groups") // reader.ranks)
     heads = reader.per_rank("mamba_n_heads", config.number("mamba_n_heads"))
     inner = config.number("mamba_expand") * config.number("hidden_size")
     size = config.number("mamba_d_state")

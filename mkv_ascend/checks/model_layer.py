@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mkv_ascend.checks.compressed_layers import CompressedCache
-from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.kind import Kind
 
-__all__ = ["ExplainError", "ModelLayer", "NamedLayer", "NotFromNumbersError"]
+__all__ = ["ExplainError", "ModelLayer", "NotFromNumbersError"]
 
 
 class ExplainError(ValueError):
@@ -16,14 +16,7 @@ class ExplainError(ValueError):
 
 
 class NotFromNumbersError(ExplainError):
-    """What the numbers of a config.json do not tell; vLLM's class of the model may.
-
-    ``kept_block``: as of ``ServeFacts``, where it is known.
-    """
-
-    def __init__(self, message: str, kept_block: int | None = None) -> None:
-        super().__init__(message)
-        self.kept_block = kept_block
+    """What the numbers of a config.json do not tell; vLLM's class of the model may."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +51,3 @@ class ModelLayer:
     def size_of_values(self) -> int:
         """Elements of a value."""
         return self.value_size or self.head_size
-
-
-@dataclass(frozen=True)
-class NamedLayer:
-    """A layer with its name, the model it is of, and the dtype of its cache.
-
-    ``state_dtype``: of a recurrent state, where it is not that of the cache. ``cached_as``: dtype
-    of keys and values, where they are not kept as they are.
-    """
-
-    name: str
-    role: Role
-    dtype: str
-    layer: ModelLayer
-    state_dtype: str | None = None
-    cached_as: str | None = None
-
-    @property
-    def state_dtypes(self) -> tuple[str, ...]:
-        """Of each of its states: a convolution's window, and behind it the recurrent one."""
-        recurrent = self.state_dtype or self.dtype
-        return (self.dtype, *(recurrent for _ in self.layer.states[1:]))

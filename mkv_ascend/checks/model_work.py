@@ -6,11 +6,11 @@ from __future__ import annotations
 from math import prod
 
 from mkv_ascend.advice.work import Experts, LayerWork, ModelWork
-from mkv_ascend.checks.facts import BLOCKS
 from mkv_ascend.checks.families import MIMO_V2, QWEN3_5
 from mkv_ascend.checks.model_config import ModelConfig
 from mkv_ascend.checks.model_layer import ExplainError, ModelLayer
 from mkv_ascend.layout.kind import Kind
+from mkv_ascend.rules.facts import BLOCKS
 
 __all__ = ["draft_work", "target_work"]
 

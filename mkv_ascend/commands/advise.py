@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 HELP = "predict whether a draft pays for a target, and with how many tokens"
 
 DESCRIPTION = """\
-Predicts, without weights, NPU or engine, how long a decoding step takes with and without a draft:
-plain step, verify step, the draft's passes, host time, speed-up, memory, requests at once, and the
-best number of draft tokens for each batch size. Several drafts, or methods without one, are
-compared.
+Judges the pair as mkv-ascend check does, and predicts, without weights, NPU or engine, how long a
+decoding step takes with and without a draft: plain step, verify step, the draft's passes, host
+time, speed-up, memory, requests at once, and the best number of draft tokens for each batch size.
+Several drafts, or methods without one, are compared.
 
 Every time is a prediction, from the least bytes and operations of each layer and from constants
 that were fitted to published figures. docs/prediction.md compares it with figures that were not
@@ -56,7 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", type=Path, metavar="TARGET", help="directory of the target")
     advise_candidates.add_arguments(parser)
     parser.add_argument("--chip", choices=CHIPS, default="a2", help="(%(default)s)")
-    parser.add_argument("--tp", type=positive, default=1, metavar="N", help="ranks (%(default)s)")
+    parser.add_argument(
+        *("--tp", "-tp", "--tensor-parallel-size"),
+        type=positive,
+        default=1,
+        metavar="N",
+        help="ranks (%(default)s)",
+        dest="tp",
+    )
     parser.add_argument(
         "--batch", type=_batches, default=(1, 8, 64), metavar="N,...", help="requests (1,8,64)"
     )
@@ -64,7 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--context", type=positive, default=4096, metavar="TOKENS", help="(%(default)s)"
     )
     parser.add_argument(
-        "--tokens", type=_tokens, metavar="K", help=f"draft tokens (1 to {MOST_TOKENS})"
+        *("--tokens", "-k", "--num-speculative-tokens"),
+        dest="tokens",
+        type=_tokens,
+        metavar="K",
+        help=f"draft tokens (1 to {MOST_TOKENS})",
     )
     parser.add_argument(
         "--graphs",
@@ -160,6 +173,7 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
     from mkv_ascend.advice.prediction import Serving
     from mkv_ascend.checks.model_work import target_work
 
+    judged = _judged(arguments, candidate)
     models = _models(arguments, candidate)
     serving = Serving(
         target_work(models[0], arguments.tp, arguments.weight_bits),
@@ -171,7 +185,7 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
     )
     if arguments.calibrate:
         serving = moved(serving, [read_run(path) for path in arguments.calibrate])
-    drafting = _drafting(arguments, candidate.method, models)
+    drafting = _drafting(arguments, candidate.method, models, _is_ahead(judged, candidate))
     acceptance = _acceptance(arguments, candidate)
     batches = [
         _of_batch(serving, drafting, requests, acceptance, arguments.tokens)
@@ -192,22 +206,13 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
         "error_band": serving.calibration.band,
         "calibration": serving.calibration.source,
         "batches": batches,
-        "memory": _memory(arguments, candidate, serving, drafting),
+        "memory": _memory(arguments, serving, drafting, judged),
     }
 
 
-def _is_ahead(arguments: argparse.Namespace, method: str) -> bool:
-    """Whether steps with a proposal are scheduled ahead; by default as vLLM decides."""
-    from mkv_ascend.adapters.installed import rules
-    from mkv_ascend.checks.model_layer import ExplainError
-    from mkv_ascend.checks.scheduling import NEVER_AHEAD, is_scheduled_ahead
-
-    if arguments.async_scheduling and method in NEVER_AHEAD:
-        raise ExplainError(
-            f"vLLM refuses --async-scheduling with method {method}: leave it out; steps without a "
-            "draft are scheduled ahead by themselves"
-        )
-    return is_scheduled_ahead(arguments.async_scheduling, method, {}, rules())
+def _is_ahead(judged: dict[str, Any], candidate: Candidate) -> bool:
+    """Whether steps with a proposal are scheduled ahead; vLLM waits for what is looked up."""
+    return judged["async_scheduling"] and candidate.method not in LOOK_UP
 
 
 def _models(arguments: argparse.Namespace, candidate: Candidate) -> list[ModelConfig]:
@@ -219,12 +224,13 @@ def _models(arguments: argparse.Namespace, candidate: Candidate) -> list[ModelCo
     return read_models([arguments.target, candidate.draft or arguments.target])
 
 
-def _drafting(arguments: argparse.Namespace, method: str, models: list[ModelConfig]) -> Drafting:
+def _drafting(
+    arguments: argparse.Namespace, method: str, models: list[ModelConfig], ahead: bool
+) -> Drafting:
     from mkv_ascend.advice.prediction import Drafting
-    from mkv_ascend.checks.facts import BLOCKS
     from mkv_ascend.checks.model_work import draft_work
+    from mkv_ascend.rules.facts import BLOCKS
 
-    ahead = _is_ahead(arguments, method)
     if len(models) == 1:
         return Drafting(ahead=ahead)
     target, draft = models
@@ -299,40 +305,67 @@ def _verdict(found: Prediction) -> str:
     )
 
 
-def _memory(
-    arguments: argparse.Namespace, candidate: Candidate, serving: Serving, drafting: Drafting
-) -> dict[str, Any]:
-    """By the planner of ``explain``; the reason where it cannot plan."""
-    from mkv_ascend.adapters.installed import rules
-    from mkv_ascend.attention.selection import SelectionError
-    from mkv_ascend.checks import from_config
-    from mkv_ascend.checks.model_layer import ExplainError
-    from mkv_ascend.checks.planning_inputs import Asked
-    from mkv_ascend.layout.component import LayoutError
-    from mkv_ascend.layout.grouping import GroupingError
-    from mkv_ascend.layout.planning import plan
+def _judged(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, Any]:
+    """What ``mkv-ascend check`` says of the pair, whatever memory a device has.
 
+    Raises ExplainError where it is refused, or vLLM cannot be asked.
+    """
+    from mkv_ascend.checks.model_layer import ExplainError
+    from mkv_ascend.commands.host_process import ProcessError, ask
+    from mkv_ascend.rules.refusal import Refusal, text_of
+
+    words = [os.path.abspath(arguments.target), "--tensor-parallel-size", str(arguments.tp)]
+    words += ["--max-model-len", str(arguments.context)]
+    if arguments.async_scheduling is not None:
+        words.append(f"--{'' if arguments.async_scheduling else 'no-'}async-scheduling")
+    # Lookups need nothing of the models, and packages that a server has.
+    if candidate.method in LOOK_UP:
+        if arguments.async_scheduling:
+            raise ExplainError(
+                f"vLLM refuses --async-scheduling with method {candidate.method}: leave it out; "
+                "steps without a draft are scheduled ahead by themselves"
+            )
+    else:
+        speculation = {"method": candidate.method, "num_speculative_tokens": arguments.tokens or 1}
+        if candidate.draft is not None:
+            speculation["model"] = os.path.abspath(candidate.draft)
+        words += ["--speculative-config", json.dumps(speculation)]
+    device = {
+        "count": None,
+        "count_is_known": True,
+        "memory_bytes": 1 << 50,
+        "generation": arguments.chip.upper(),
+        "source": f"judged for an Ascend {arguments.chip.upper()}",
+    }
+    try:
+        answer: dict[str, Any] = ask(
+            {"words": words, "device": device, "plan": False}, {}, "advise"
+        )
+    except ProcessError as error:
+        raise ExplainError(f"whether this pair is served is not known: {error}") from error
+    if answer["answer"] == "refused":
+        raise ExplainError(text_of(Refusal(**refusal) for refusal in answer["refusals"]))
+    if answer["answer"] != "served":
+        raise ExplainError(answer["problem"])
+    return answer
+
+
+def _memory(
+    arguments: argparse.Namespace, serving: Serving, drafting: Drafting, judged: dict[str, Any]
+) -> dict[str, Any]:
+    """Weights and plan of the models that vLLM built; the reason where there is no plan."""
     weights = serving.target.held_bytes + (drafting.model.held_bytes if drafting.model else 0)
+    if arguments.weight_bits is None and judged["weight_bytes"] is not None:
+        weights = judged["weight_bytes"]
     left = SHARE_OF_MEMORY * serving.device.memory_bytes - weights
     answer: dict[str, Any] = {"weight_bytes": round(weights), "cache_bytes": max(0, round(left))}
     if left <= 0:
         return {**answer, "unplanned": "the weights do not fit into the memory of one device"}
-    speculation = {
-        "method": candidate.method,
-        "num_speculative_tokens": arguments.tokens or MOST_TOKENS,
+    if judged["request_bytes"] is None:
+        return {**answer, "unplanned": judged["unplanned"]}
+    requests = max(0.0, (left - judged["bytes_per_block"]) / judged["request_bytes"])
+    return {
+        **answer,
+        "request_bytes": judged["request_bytes"],
+        "requests_at_once": round(requests, 1),
     }
-    if candidate.draft is not None:
-        speculation["model"] = str(candidate.draft)
-    engine = {
-        "model": str(arguments.target),
-        "speculative_config": speculation,
-        "tensor_parallel_size": arguments.tp,
-        "max_model_len": arguments.context,
-    }
-    try:
-        planned = plan(from_config.find(Asked(engine), rules()).inputs)
-    except (ExplainError, SelectionError, LayoutError, GroupingError) as error:
-        return {**answer, "unplanned": str(error)}
-    requests = planned.max_concurrency(planned.num_blocks(int(left)))
-    held = sum(planned.admission_blocks) * planned.plan.bytes_per_block
-    return {**answer, "request_bytes": held, "requests_at_once": round(requests, 1)}

@@ -32,12 +32,12 @@ def _compared(answer: dict[str, Any]) -> list[str]:
 def _line_of_scheduling(answer: dict[str, Any]) -> list[str]:
     """That vLLM schedules steps with this draft one after the other, and what changes that."""
     from mkv_ascend.adapters.installed import rules
-    from mkv_ascend.checks.scheduling import note_of_waiting
+    from mkv_ascend.rules.notes import of_waiting
 
     method = answer["method"]
     if answer["async_scheduling"] or not answer["async_scheduling_without"]:
         return []
-    note = note_of_waiting(method, {}, rules())
+    note = list(of_waiting(rules(), method, waits=True))
     return [f"  {line}" for line in note or [f"vLLM does not schedule method {method} ahead"]]
 
 

@@ -1,46 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``mkv-ascend check -- vllm serve ...``: will this command be served, and with what."""
+"""``mkv-ascend check``: will a vllm serve command be served, and with what."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import importlib.util
+import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend import envs
 from mkv_ascend.commands.argument_types import memory_size, positive
-from mkv_ascend.commands.runner_option import (
-    UnknownRunnerError,
-    add_runner_option,
-    runner_asked_for,
-)
 from mkv_ascend.plain_text import plain_json, shortened
 
 if TYPE_CHECKING:
-    from mkv_ascend.checks.refusal import Refusal
-    from mkv_ascend.checks.served import Served
+    from mkv_ascend.layout.report import PlanReport
 
 HELP = "say whether a vllm serve command will be served, and with what, without starting it"
 
 DESCRIPTION = """\
-Reads a vllm serve command, exactly as it will be run, and answers in seconds: that it will be
-served, with backends, KV groups, memory, requests at once and the draft's graph mode; or every
-reason why it will not, each with what was asked, what is possible and what to change.
+Judges a vllm serve command, exactly as it will be run, or a target with options of vllm serve. vLLM
+makes its configuration, in a process of its own, and builds the models without memory: the answer
+is that it will be served, with backends, KV groups, weights, memory, requests at once and the
+draft's graph mode; or why it will not, in the words of vLLM, vllm-ascend or mkv_ascend.
 
-Needs the config.json files of the models only: no weights, no NPU, no vLLM. A command behind
-mkv-ascend emulate is judged for that emulated NPU; else the NPUs of this machine count, or, without
-any, an Ascend A2 of 64 GiB. vllm serve itself refuses the same before it starts an engine.
+Needs the config.json files of the models, and vLLM with vllm-ascend. It takes no NPU: a command
+behind mkv-ascend emulate is judged for that emulated NPU; else the NPUs of this machine count, or,
+without any, an Ascend A2 of 64 GiB. vllm serve itself refuses the same before it starts an engine,
+but for what only layers and memory tell.
 """
 
 EXAMPLES = """\
 examples:
   mkv-ascend check -- vllm serve /models/T --speculative-config \\
       '{"model": "/models/D", "num_speculative_tokens": 3}'
-  mkv-ascend check --json --memory 64GiB --devices 8 -- vllm serve /models/T -tp 8
-  mkv-ascend check -- mkv-ascend emulate --devices 2 -- vllm serve /models/T -tp 2
+  mkv-ascend check --json --device-memory 64GiB --devices 8 -- vllm serve /models/T -tp 8
+  mkv-ascend check /models/T -tp 8 --draft eagle3=/models/E -k 3
+  mkv-ascend check --plan --output plan.html /models/T --draft /models/D
+  mkv-ascend check -- VLLM_USE_V2_MODEL_RUNNER=1 vllm serve /models/T
 
 exit status: 0 it will be served; 1 it will be refused; 2 the command cannot be read
 """
@@ -55,118 +55,259 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_options(parser)
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="TARGET ... | -- vllm serve ...",
+        help="a target with options of vllm serve, or a command",
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the options; they may stand before a target and behind it."""
     parser.add_argument("--json", action="store_true", help="answer as one JSON object")
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="show the plan of the KV caches, beside what vLLM's own grouping would give",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "html"),
+        help="of the plan (default: text, or as --output ends)",
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write there, not to stdout")
+    parser.add_argument(
+        "--draft", metavar="[METHOD=]DIR", help="directory of the draft, for --speculative-config"
+    )
+    parser.add_argument(
+        *("-k", "--num-speculative-tokens"), type=positive, metavar="K", help="draft tokens (3)"
+    )
     parser.add_argument(
         "--devices", type=positive, metavar="N", help="devices of the machine (default: found)"
     )
     parser.add_argument(
-        "--memory", type=memory_size, metavar="SIZE", help="memory of each device, such as 64GiB"
+        *("--device-memory", "--memory"),
+        type=memory_size,
+        metavar="SIZE",
+        help="memory of each device, such as 64GiB",
     )
-    add_runner_option(parser)
     parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="-- vllm serve ...", help="the command"
+        "--kv-cache-memory",
+        type=memory_size,
+        metavar="SIZE",
+        help="memory for KV caches on each device",
+    )
+    parser.add_argument(
+        "--runner",
+        choices=("v1", "v2"),
+        help="vLLM's model runner (default: what VLLM_USE_V2_MODEL_RUNNER says)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; returns the exit status."""
-    from mkv_ascend.adapters.installed import rules
-    from mkv_ascend.checks.judging import judge
-    from mkv_ascend.checks.model_folders import read_by_vllm_alone
-    from mkv_ascend.checks.refusal import RefusedError
-    from mkv_ascend.checks.served import served
-    from mkv_ascend.checks.variables import with_variables
-    from mkv_ascend.commands.check_devices import devices_of, split_emulate
-    from mkv_ascend.commands.serve_arguments import CommandError, read_command
+    from mkv_ascend.commands.command_words import CommandError
+    from mkv_ascend.commands.host_process import ProcessError
 
-    words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    arguments = _with_options_behind(arguments)
     try:
-        emulated, words = split_emulate(words)
-        engine = read_command(words, rules().vllm)
-        device = devices_of(arguments, emulated)
-        runner = runner_asked_for(arguments.runner, "check")
-    except (CommandError, UnknownRunnerError, envs.EnvironmentVariableError) as error:
-        return _say_unreadable(str(error), arguments.json)
-    if others := read_by_vllm_alone(engine):
-        problem = f"{', '.join(others)}: only vLLM reads its configuration, which is no config.json"
-        return _say_unreadable(f"{problem} in its folder; vllm serve takes it", arguments.json)
-    try:
-        asked = with_variables(engine, os.environ, rules())
-        facts, unplanned = judge(asked, device, rules(), runner)
-    except RefusedError as error:
-        return _say_refused(error.refusals, arguments.json)
-    return _say_served(served(facts, unplanned), facts_models(facts), arguments.json)
+        answer = judged(arguments)
+    except (CommandError, ProcessError, envs.EnvironmentVariableError) as error:
+        answer = {"answer": "unreadable", "problem": str(error)}
+    return say(answer, arguments)
 
 
-def facts_models(facts: Any) -> dict[str, str]:
-    """Role -> name of each model."""
-    models = {"target": facts.target.name}
-    if facts.draft is not None:
-        models["draft"] = facts.draft.name
-    return models
+def _with_options_behind(arguments: argparse.Namespace) -> argparse.Namespace:
+    """With options of ours that stand behind a target."""
+    if arguments.command[:1] == ["--"]:
+        return arguments
+    parser = argparse.ArgumentParser(prog="mkv-ascend check", add_help=False, allow_abbrev=False)
+    add_options(parser)
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS
+    found, rest = parser.parse_known_args(arguments.command)
+    return argparse.Namespace(**{**vars(arguments), **vars(found), "command": rest})
 
 
-def _say_unreadable(problem: str, as_json: bool) -> int:
-    if as_json:
-        _print_json({"answer": "unreadable", "problem": problem})
+def judged(arguments: argparse.Namespace, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The answer of a process with vLLM.
+
+    Args:
+        more: of the question.
+
+    Raises:
+        CommandError: the command is none of vLLM's server; ProcessError: vLLM cannot be asked.
+    """
+    from mkv_ascend.adapters.installed import runners
+    from mkv_ascend.commands import command_words, host_process
+
+    command = command_words.read(
+        arguments.command, arguments.draft, arguments.num_speculative_tokens
+    )
+    if arguments.kv_cache_memory is not None:
+        command.serve += ["--kv-cache-memory-bytes", str(arguments.kv_cache_memory)]
+    if arguments.runner is not None:
+        if arguments.runner not in runners():
+            raise command_words.CommandError(
+                f"--runner {arguments.runner}: the installed vllm-ascend has "
+                f"{' and '.join(runners())}. Leave the option out, or take vllm-ascend 0.30.0rc2"
+            )
+        command.variables[host_process.RUNNER] = str(int(arguments.runner == "v2"))
+    variables, device = host_process.place(arguments, command)
+    question = {
+        "words": _with_whole_paths(command.serve),
+        "device": device,
+        "plan": arguments.plan,
+        **(more or {}),
+    }
+    answer: dict[str, Any] = host_process.ask(question, variables, "check")
+    return answer
+
+
+def _with_whole_paths(words: Sequence[str]) -> list[str]:
+    """For a process that runs in a folder of its own; inside of JSON as well."""
+    return [_whole(word) for word in words]
+
+
+def _whole(word: str) -> str:
+    if word.startswith("{"):
+        try:
+            value = json.loads(word)
+        except (ValueError, RecursionError):
+            return word
+        if isinstance(value, dict) and isinstance(value.get("model"), str):
+            return json.dumps({**value, "model": _whole(value["model"])})
+        return word
+    is_path = not word.startswith("-") and len(word) < os.pathconf("/", "PC_PATH_MAX")
+    return os.path.abspath(word) if is_path and "\0" not in word and os.path.exists(word) else word
+
+
+def say(answer: dict[str, Any], arguments: argparse.Namespace) -> int:
+    """Print or write an answer; returns the exit status."""
+    inputs = answer.pop("inputs", None)
+    shared, grouping = answer.pop("shared", ()), answer.pop("vllm_grouping", None)
+    kind = answer["answer"]
+    if kind == "served" and arguments.plan:
+        if inputs is None:
+            answer = {"answer": "unreadable", "problem": f"there is no plan: {answer['unplanned']}"}
+            kind = "unreadable"
+        else:
+            report = _report(answer, inputs, shared, grouping)
+            return _write(_formatted(report, arguments), arguments)
+    if arguments.json:
+        status = _write(plain_json(answer) + "\n", arguments)
+        return status or _status(kind)
+    if kind == "served":
+        return _write(shortened("\n".join(lines_of(answer))) + "\n", arguments)
+    from mkv_ascend.rules.refusal import Refusal, text_of
+
+    problem = answer.get("problem")
+    if kind == "refused":
+        problem = text_of(Refusal(**refusal) for refusal in answer["refusals"])
+    print(f"mkv-ascend {arguments.command_name}: {problem}", file=sys.stderr)
+    return _status(kind)
+
+
+def _status(kind: str) -> int:
+    return {"served": EXIT_SERVED, "refused": EXIT_REFUSED}.get(kind, EXIT_UNREADABLE)
+
+
+def _write(text: str, arguments: argparse.Namespace) -> int:
+    if arguments.output is None:
+        sys.stdout.write(text)
     else:
-        print(f"mkv-ascend check: {problem}", file=sys.stderr)
-    return EXIT_UNREADABLE
+        arguments.output.write_text(text, encoding="utf-8")
+    return 0
 
 
-def _say_refused(refusals: tuple[Refusal, ...], as_json: bool) -> int:
-    from mkv_ascend.checks.refusal import text_of
+def _report(
+    answer: Mapping[str, Any],
+    inputs: Any,
+    shared: Sequence[Sequence[str]],
+    grouping: Mapping[str, Any] | None,
+) -> PlanReport:
+    from mkv_ascend.layout.planning import PlanInputs, plan
+    from mkv_ascend.layout.report import OtherGrouping, PlanReport
+    from mkv_ascend.layout.report_text import count, format_bytes
+    from mkv_ascend.layout.serialization import from_dict
 
-    if as_json:
-        found = [dataclasses.asdict(refusal) for refusal in refusals]
-        _print_json({"answer": "refused", "refusals": found})
-    else:
-        print(f"mkv-ascend check: {text_of(refusals)}", file=sys.stderr)
-    return EXIT_REFUSED
+    subjects = [(role, Path(name).name) for role, name in answer["models"].items()]
+    if answer["method"] is not None:
+        tokens = count(answer["tokens_per_proposal"], "token")
+        subjects.append(("method", f"{answer['method']}, {tokens} per proposal"))
+    if answer["weight_bytes"] is not None:
+        subjects.append(("weights", f"{format_bytes(answer['weight_bytes'])} on each device"))
+    notes = list(answer["notes"])
+    if shared:
+        reader, owner = shared[0]
+        number = count(len(shared), "layer")
+        notes.append(f"{number} without a cache of its own, such as {reader}, reads {owner}'s")
+    return PlanReport(
+        subjects=tuple(subjects),
+        planned=plan(from_dict(PlanInputs, inputs)),
+        memory_bytes=answer["cache_bytes"],
+        other=None if grouping is None else OtherGrouping(**grouping),
+        other_absent="it was not asked for",
+        notes=tuple(notes),
+    )
 
 
-def _say_served(answer: Served, models: Mapping[str, str], as_json: bool) -> int:
-    if as_json:
-        _print_json({"answer": "served", "models": models, **dataclasses.asdict(answer)})
-    else:
-        print(shortened("\n".join(_lines(answer, models))))
-    return EXIT_SERVED
+def _formatted(report: PlanReport, arguments: argparse.Namespace) -> str:
+    suffix = "" if arguments.output is None else arguments.output.suffix[1:]
+    form = arguments.format or (suffix if suffix in ("json", "html") else "text")
+    if arguments.json or form == "json":
+        return json.dumps(report.to_dict(), indent=2) + "\n"
+    if form == "html":
+        if importlib.util.find_spec("jinja2") is None:
+            raise ModuleNotFoundError("the page is made by jinja2", name="jinja2")
+        from mkv_ascend.layout.report_html import html
+
+        return html(report)
+    from mkv_ascend.layout.report_text import text
+
+    return shortened(text(report))
 
 
-def _print_json(answer: Mapping[str, Any]) -> None:
-    print(plain_json(answer))
-
-
-def _lines(answer: Served, models: Mapping[str, str]) -> list[str]:
+def lines_of(answer: Mapping[str, Any]) -> list[str]:
+    """A served command's answer for people."""
     lines = ["will be served"]
-    lines += [f"  {role:<10}{name}" for role, name in models.items()]
-    if answer.method is not None:
-        lines.append(f"  method    {answer.method}, {answer.tokens_per_proposal} tokens a proposal")
-    lines.append(f"  graphs    target {answer.target_graphs}")
-    if answer.draft_graphs is not None:
-        lines.append(f"            draft {answer.draft_graphs}")
-    for role, counts in answer.backends.items():
+    lines += [f"  {role:<10}{name}" for role, name in answer["models"].items()]
+    if answer["method"] is not None:
+        tokens = answer["tokens_per_proposal"]
+        lines.append(f"  method    {answer['method']}, {tokens} tokens a proposal")
+    lines.append(f"  graphs    target {answer['target_graphs']}")
+    if answer["draft_graphs"] is not None:
+        lines.append(f"            draft {answer['draft_graphs']}")
+    for role, counts in answer["backends"].items():
         words = ", ".join(f"{name} ({number} layers)" for name, number in counts.items())
         lines.append(f"  backends  {role}: {words}")
     lines += _memory_lines(answer)
-    lines += [f"  note      {note}" for note in answer.notes]
+    lines += [f"  note      {note}" for note in answer["notes"]]
     return lines
 
 
-def _memory_lines(answer: Served) -> list[str]:
-    if answer.unplanned:
-        return [f"  memory    not told: {answer.unplanned}"]
-    lines = [
-        f"  KV group  {index}: {group.target_layers} layers of the target, {group.draft_layers} of "
-        f"the draft, blocks of {group.block_size} tokens"
-        for index, group in enumerate(answer.groups)
+def _memory_lines(answer: Mapping[str, Any]) -> list[str]:
+    lines = []
+    if answer["weight_bytes"] is not None:
+        gib, draft = answer["weight_bytes"] / 2**30, answer["draft_weight_bytes"] / 2**30
+        of_draft = f", {draft:.2f} GiB of them the draft's" if draft else ""
+        lines.append(f"  weights   {gib:.2f} GiB on each device{of_draft}")
+    if answer["unplanned"]:
+        return [*lines, f"  memory    not told: {answer['unplanned']}"]
+    lines += [
+        f"  KV group  {index}: {group['target_layers']} layers of the target, "
+        f"{group['draft_layers']} of the draft, blocks of {group['block_size']} tokens"
+        for index, group in enumerate(answer["groups"])
     ]
-    if answer.request_bytes is not None:
-        mib = answer.request_bytes / 2**20
-        lines.append(f"  memory    {mib:.1f} MiB for one request of {answer.max_model_len} tokens")
-    if answer.requests is not None and answer.cache_bytes is not None:
+    if answer["request_bytes"] is not None:
+        mib = answer["request_bytes"] / 2**20
+        length = answer["max_model_len"]
+        lines.append(f"  memory    {mib:.1f} MiB for one request of {length} tokens")
+    if answer["requests"] is not None and answer["cache_bytes"] is not None:
         lines.append(
-            f"  requests  {answer.requests} of that length at once in "
-            f"{answer.cache_bytes / 2**20:.0f} MiB ({answer.basis})"
+            f"  requests  {answer['requests']} of that length at once in "
+            f"{answer['cache_bytes'] / 2**20:.0f} MiB ({answer['basis']})"
         )
     return lines

@@ -24,7 +24,7 @@ from mkv_ascend.adapters.installed import (
 )
 from mkv_ascend.child_process import run_module
 from mkv_ascend.commands import emulator
-from mkv_ascend.host_versions import installed_version
+from mkv_ascend.host_versions import dropped_general_plugins, installed_version
 from mkv_ascend.plain_text import plain_json
 
 HELP = "say what is installed, which device and platform are in use, and what is wrong"
@@ -99,7 +99,10 @@ def diagnose() -> Diagnosis:
     host = adapter_for(versions)
     if host is not None:
         problems += _start_problems(probe, PLATFORM)
+        problems += _dropped_plugins()
     problems += _op_problems(probe["ops"])
+    if probe["device"] == "npu":
+        problems += _slow_ops(probe["ops"])
     return Diagnosis(
         device=probe["device"],
         platform=probe["platform"],
@@ -188,6 +191,26 @@ def _op_problems(ops: dict[str, str]) -> list[str]:
         if served.startswith(NO_KERNELS):
             reasons.setdefault(served.removeprefix(NO_KERNELS), []).append(name)
     return [f"Nothing serves {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+
+
+def _dropped_plugins() -> list[str]:
+    """General plugins of vllm-ascend that ``VLLM_PLUGINS`` leaves out."""
+    allowed = os.environ.get("VLLM_PLUGINS")
+    dropped = dropped_general_plugins(allowed)
+    if not dropped:
+        return []
+    whole = ",".join([*filter(None, (allowed or "").split(",")), *dropped])
+    return [
+        f"VLLM_PLUGINS leaves out {', '.join(dropped)} of vllm-ascend: their models, loaders and "
+        f"KV connectors are not there. Unset VLLM_PLUGINS, or set VLLM_PLUGINS={whole}"
+    ]
+
+
+def _slow_ops(ops: dict[str, str]) -> list[str]:
+    """That on an NPU all ops run by plain torch, which costs launches in every step."""
+    if not ops or not all(served.startswith("reference") for served in ops.values()):
+        return []
+    return ["all custom ops run as reference: build their kernels (docs/ops/index.md)"]
 
 
 def _plugins() -> dict[str, list[str]]:

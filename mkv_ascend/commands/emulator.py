@@ -7,8 +7,8 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 
 HOW_TO_INSTALL = (
-    "the emulated NPU is not installed: pip install 'mkv-ascend[emulator]', or run `make setup` in "
-    "a clone of mkv_ascend"
+    "the emulated NPU is not installed: run `make setup` in a clone of mkv_ascend, or "
+    "`pip install ./emulated_npu` there"
 )
 
 

@@ -34,7 +34,6 @@ def runner_asked_for(asked: str | None, command: str) -> str:
         UnknownRunnerError: the host has none of that name.
     """
     from mkv_ascend.adapters.installed import runners
-    from mkv_ascend.checks.about_runner import runner_of
 
     served = runners()
     if asked is not None and asked not in served:
@@ -42,4 +41,5 @@ def runner_asked_for(asked: str | None, command: str) -> str:
             f"--runner {asked}: the installed vllm-ascend has {' and '.join(served)}. Leave the "
             f"option out, or {command} with vllm-ascend 0.30.0rc2"
         )
-    return asked or runner_of(os.environ, served)
+    by_variable = os.environ.get(VARIABLE, "").strip() not in ("", "0")
+    return asked or ("v2" if by_variable and "v2" in served else "v1")

@@ -27,19 +27,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from importlib.metadata import entry_points
 
 from mkv_ascend import host_versions
 from mkv_ascend.adapters import host_probe, platform_slot
 from mkv_ascend.adapters.contract import PLATFORM
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.refusal import StartUpRefused
-from mkv_ascend.host_versions import installed_version
+from mkv_ascend.host_versions import dropped_general_plugins, installed_version
 from mkv_ascend.plugin.client_commands import needs_no_device
 from mkv_ascend.plugin.versions import check_host
 
 PLATFORM_GROUP = "vllm.platform_plugins"
-GENERAL_GROUP = "vllm.general_plugins"
 CLIENTS_PLATFORM = "vllm.platforms.cpu.CpuPlatform"
 """Of commands that compute nothing; vLLM's parser of options fails without any platform."""
 
@@ -109,23 +107,6 @@ def register_general() -> None:
         )
     _warn_about_dropped_plugins()
     host.start_process()
-
-
-def dropped_general_plugins(allowed: str | None) -> list[str]:
-    """Names of vllm-ascend's general plugins that a ``VLLM_PLUGINS`` value leaves out.
-
-    Args:
-        allowed: the value of ``VLLM_PLUGINS``; None (unset) allows everything.
-    """
-    if allowed is None:
-        return []
-    names = allowed.split(",")
-    return sorted(
-        point.name
-        for point in entry_points(group=GENERAL_GROUP)
-        if point.value.partition(":")[0].partition(".")[0] == "vllm_ascend"
-        and point.name not in names
-    )
 
 
 def _warn_about_dropped_plugins() -> None:

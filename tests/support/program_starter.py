@@ -48,7 +48,13 @@ class ProgramStarter:
         atexit.register(self.stop)
 
     def run(
-        self, program: str, arguments: Sequence[str], output: Path, errors: Path, timeout: float
+        self,
+        program: str,
+        arguments: Sequence[str],
+        output: Path,
+        errors: Path,
+        timeout: float,
+        given: Path = Path(os.devnull),
     ) -> int | None:
         """Run a program; its exit status, or None if it was ended after ``timeout`` seconds.
 
@@ -57,6 +63,7 @@ class ProgramStarter:
             arguments: the program's own.
             output, errors: files for what it prints; may be the same one.
             timeout: seconds.
+            given: what it reads from standard input.
         """
         assert self._process.stdin is not None
         order = {
@@ -64,6 +71,7 @@ class ProgramStarter:
             "arguments": list(arguments),
             "output": str(output),
             "errors": str(errors),
+            "given": str(given),
         }
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         started = self._told()["pid"]
@@ -134,7 +142,7 @@ def main() -> None:
 def _become(order: Mapping[str, Any]) -> NoReturn:
     os.setsid()
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(order["given"], os.O_RDONLY), 0)
     os.dup2(os.open(order["output"], flags), 1)
     os.dup2(os.open(order["errors"], flags), 2)
     program = order["program"]

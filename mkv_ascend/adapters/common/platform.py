@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.adapters.common import request_limits
-from mkv_ascend.adapters.common.early_checks import (
+from mkv_ascend.adapters.common.judge import (
     early_check,
+    facts_of_config,
     front_check,
     installed_processors,
-    kv_connectors,
     pipeline_scheduling,
 )
 from mkv_ascend.adapters.common.options import options_of
@@ -23,10 +23,11 @@ from mkv_ascend.adapters.patching import override
 from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.refusal import refuse
 from mkv_ascend.attention import catalog
-from mkv_ascend.attention.selection import SelectionError
-from mkv_ascend.checks.block_sizes import KERNEL_BLOCK
 from mkv_ascend.config import ConfigError, MkvConfig
 from mkv_ascend.metrics.store import collect_from_workers
+from mkv_ascend.rules import options as rules_of_options
+from mkv_ascend.rules.kv_cache import KERNEL_BLOCK
+from mkv_ascend.rules.refusal import RefusedError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -63,7 +64,7 @@ class MkvPlatform(NPUPlatform):
 
         super().pre_register_and_update(parser)
         draft_architecture.keep_the_architecture.apply()
-        front_check.check_first.apply()
+        front_check.say_refusals_alone.apply()
         prompts_in_parts.refuse_prompts_in_parts.apply()
         request_limits.limit_requests.apply()
         for patch in adapter().patches_of_the_front():
@@ -79,16 +80,17 @@ class MkvPlatform(NPUPlatform):
         it must be idempotent.
 
         Raises:
-            ConfigError: an option is unknown, of the wrong type or impossible.
-            SelectionError: no backend, or not the one asked for, can serve a model.
-            ConnectorError: a KV connector cannot take an Ascend NPU's caches.
-            StartUpRefused: in place of the errors above, in vLLM's own command.
+            RefusedError: an option is unknown, of the wrong type or impossible, or a rule refuses.
+            StartUpRefused: in its place, in vLLM's own command.
             ValueError: the options ask for something in a mode where this plugin cannot act.
         """
         try:
             config = options_of(vllm_config)
         except ConfigError as error:
-            refuse(error)
+            refuse(RefusedError(rules_of_options.of_problems(error.problems)))
+        given = vllm_config.additional_config or {}
+        if unknown := tuple(rules_of_options.unknown_names(given, adapter().RULES)):
+            refuse(RefusedError(unknown))
         asked = vllm_config.attention_config.backend
         super().check_and_update_config(vllm_config)
         if asked is not None and asked.name in _names_of_backends():
@@ -101,14 +103,13 @@ class MkvPlatform(NPUPlatform):
         if parallel_config.worker_cls == STOCK_WORKER:
             # The first call: for the target, in the front process.
             _take_kernel_blocks(vllm_config)
-            if (reason := host.why_not_served(vllm_config)) is not None:
-                refuse(ValueError(reason))
-            try:
-                early_check.check_compressed(vllm_config, host.RULES)
-                early_check.check_models(vllm_config, host.RULES)
-                kv_connectors.check_connectors(vllm_config, host.RULES)
-            except (SelectionError, kv_connectors.ConnectorError) as error:
-                refuse(error)
+            if not facts_of_config.is_of_draft(vllm_config):
+                if (reason := host.why_not_served(vllm_config)) is not None:
+                    refuse(ValueError(reason))
+                try:
+                    early_check.check(vllm_config, None if asked is None else asked.name)
+                except RefusedError as error:
+                    refuse(error)
             if pipeline_scheduling.must_go_step_by_step(vllm_config):
                 vllm_config.scheduler_config.async_scheduling = False
             installed_processors.say_what_is_left_out(vllm_config)

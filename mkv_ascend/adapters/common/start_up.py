@@ -17,11 +17,11 @@ from mkv_ascend.adapters.common.worker_metrics import publish_gauges, publisher
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.attention.report import LayerRow, render
-from mkv_ascend.checks.scheduling import note_of_waiting
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.report import served_groups
 from mkv_ascend.metrics.store import Store, folder
+from mkv_ascend.rules.notes import of_waiting
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -137,13 +137,15 @@ def scheduling(config: VllmConfig) -> list[str]:
     speculative, parallel = config.speculative_config, config.parallel_config
     if speculative is None or config.scheduler_config.async_scheduling:
         return []
-    return note_of_waiting(
-        speculative.method,
-        {"disable_padded_drafter_batch": speculative.disable_padded_drafter_batch},
+    notes = of_waiting(
         adapter().RULES,
-        parallel.pipeline_parallel_size,
-        parallel.distributed_executor_backend,
+        speculative.method,
+        waits=True,
+        stages=parallel.pipeline_parallel_size,
+        executor=parallel.distributed_executor_backend,
+        padded=not speculative.disable_padded_drafter_batch,
     )
+    return list(notes)
 
 
 def counting_rank(config: VllmConfig) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.adapters.vllm_ascend_0_23.unserved_families import FAMILIES
-from mkv_ascend.checks.host_rules import HostRules
+from mkv_ascend.rules.host import HostRules
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -28,26 +28,14 @@ FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
 RULES = HostRules(
     vllm="0.23",
     unserved_families=FAMILIES,
-    quantizations=("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8"),
-    equal_pages=False,
-    indexer_is_a_layer=False,
     plans_compressed=True,
     compressed_in_one_process=True,
-    hits_beside_states=False,
-    counts_batches_in_flight=False,
-    short_convolution="conv",
     delta_attention_drafts=False,
-    options_beat_variables=True,
-    nz_variable="VLLM_ASCEND_ENABLE_NZ",
     loads_experts_by_map=True,
     # NPUInputBatch.__init__
     thinking_budgets=False,
     # VllmConfig.__post_init__
     in_turn_by_default=frozenset({"draft_model"}),
-    # Of the types that are planned by numbers alone.
-    configurations_as_code=frozenset({"mimo_v2_flash"}),
-    # NPUPlatform.check_and_update_config
-    indexer_sets_cache_dtype=True,
     # patch/worker/patch_gqa_c8.py
     int8_cache_families=frozenset(
         {"Qwen3ForCausalLM", "Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM"}
@@ -105,7 +93,7 @@ def patches_of_the_front() -> Iterable[Patch]:
 
 def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     """See ``HostAdapter``."""
-    from mkv_ascend.adapters.common.early_checks.pipeline_scheduling import (
+    from mkv_ascend.adapters.common.judge.pipeline_scheduling import (
         serves_drafts_in_stages,
     )
     from mkv_ascend.adapters.common.patches import acceptance_by_count

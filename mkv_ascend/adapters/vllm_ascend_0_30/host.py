@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.adapters.vllm_ascend_0_30 import ascend_options
 from mkv_ascend.adapters.vllm_ascend_0_30.unserved_families import FAMILIES
-from mkv_ascend.checks.host_rules import HostRules
+from mkv_ascend.rules.host import HostRules
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -30,17 +30,8 @@ RULES = HostRules(
     vllm="0.30",
     unserved_families=FAMILIES,
     ascend_options=ascend_options.NAMES,
-    quantizations=(
-        *("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8"),
-        *("modelopt_mxfp8", "mxfp8"),
-    ),
-    equal_pages=True,
-    indexer_is_a_layer=True,
     plans_compressed=False,
     compressed_in_one_process=False,
-    hits_beside_states=True,
-    counts_batches_in_flight=True,
-    short_convolution="short_conv",
     delta_attention_drafts=True,
     # patch/platform/patch_kv_cache_dtype.py
     int8_is_an_option=True,
@@ -51,13 +42,12 @@ RULES = HostRules(
     captures_shares=True,
     has_draft_options=True,
     windows_in_blocks=True,
-    has_rl_config=True,
-    keeps_states_of_all_blocks=frozenset(
+    refuses_states_of_all_blocks=True,
+    # Gated delta nets, Kimi delta attention, Mamba2 layers (two names), short convolutions.
+    states_beside_drafts=frozenset(
         {
-            *("FalconH1ForCausalLM", "FalconMambaForCausalLM", "GraniteMoeHybridForCausalLM"),
-            *("JambaForCausalLM", "JambaForSequenceClassification", "Mamba2ForCausalLM"),
-            *("MambaForCausalLM", "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM"),
-            "Zamba2ForCausalLM",
+            *("linear_num_value_heads", "linear_attn_config", "mamba_chunk_size", "chunk_size"),
+            "conv_L_cache",
         }
     ),
 )
@@ -86,13 +76,10 @@ def start_process() -> None:
 
 
 def why_not_served(config: VllmConfig) -> str | None:
-    """See ``HostAdapter``: what V2 has not, families, and drafts beside states."""
-    from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import families, states
-    from mkv_ascend.adapters.vllm_ascend_0_30.v2 import early_check
+    """See ``HostAdapter``."""
+    from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import families
 
-    if config.use_v2_model_runner and (reason := early_check.why_not_served(config)):
-        return reason
-    return families.why_not_served(config) or states.why_not_served(config)
+    return families.why_not_served(config)
 
 
 def worker_of(config: VllmConfig) -> str:
@@ -107,7 +94,7 @@ def patches_of_the_front() -> Iterable[Patch]:
 
 def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     """See ``HostAdapter``."""
-    from mkv_ascend.adapters.common.early_checks.pipeline_scheduling import (
+    from mkv_ascend.adapters.common.judge.pipeline_scheduling import (
         serves_drafts_in_stages,
     )
     from mkv_ascend.adapters.common.patches import acceptance_by_count

@@ -17,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import (
 )
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
-from mkv_ascend.adapters.common.early_checks.kv_connectors import (
+from mkv_ascend.rules.kv_cache import (
     ConnectorError,
     check_connectors,
 )

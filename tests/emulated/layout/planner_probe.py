@@ -60,9 +60,11 @@ def start(engine):
 def main():
     request = json.loads(sys.argv[1])
     if request["build"]:
-        build = hosts.module("explain.vllm_building").build
+        from mkv_ascend.commands.host_process import THIS
 
-        result = build({"engine": request["engine"], "vllm_grouping": False})
+        judged = hosts.module("judge.command").judged
+        device = {**THIS, "memory_bytes": request["memory"]}
+        result = judged({"engine": request["engine"], "device": device, "plan": False})
     else:
         result = start(request["engine"])
     print(json.dumps(result))

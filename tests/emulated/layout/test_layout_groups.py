@@ -17,8 +17,8 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm_ascend.core.kv_cache_interface import AscendSlidingWindowMLASpec
 
-from mkv_ascend.adapters.common.early_checks.kv_connectors import ConnectorError
 from mkv_ascend.layout.admission import AdmissionError
+from mkv_ascend.rules.kv_cache import ConnectorError
 from tests.support import hosts
 from tests.support.caches.kv_configs import (
     MIB,

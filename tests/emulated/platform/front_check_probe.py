@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs commands of ``vllm`` one after another in one process, which imports vLLM once.
+"""Runs commands of ``vllm`` one after another, each in a fork of a process that has imported vLLM.
+
+vllm-ascend keeps what the first configuration of a process says.
 
 Reads a JSON list of commands (words behind ``vllm``), prints one JSON line for each.
 """
@@ -59,7 +61,13 @@ def run(words):
 
 
 if __name__ == "__main__":
+    import vllm.entrypoints.cli.main
+    import vllm.entrypoints.cli.serve  # noqa: F401
+
     note_shared_memory()
     for command in json.loads(sys.stdin.read()):
-        # Not by print: vLLM begins each line of this process with the process's name.
-        os.write(1, f"\nprobe: {json.dumps(run(command))}\n".encode())
+        if os.fork() == 0:
+            # Not by print: vLLM begins each line of this process with the process's name.
+            os.write(1, f"\nprobe: {json.dumps(run(command))}\n".encode())
+            os._exit(0)
+        os.wait()

@@ -25,7 +25,7 @@ from vllm_ascend.platform import NPUPlatform
 from mkv_ascend.adapters import patching
 from mkv_ascend.adapters.common import runner as shared_runner
 from mkv_ascend.adapters.common.attention import layers
-from mkv_ascend.adapters.common.early_checks import (
+from mkv_ascend.adapters.common.judge import (
     early_check,
     front_check,
     installed_processors,
@@ -83,10 +83,7 @@ def configure(monkeypatch):
             config.attention_config.backend = None
 
         monkeypatch.setattr(NPUPlatform, "check_and_update_config", classmethod(stock))
-        monkeypatch.setattr(early_check, "check_compressed", lambda config, rules: None)
-        monkeypatch.setattr(early_check, "check_models", lambda config, rules: None)
-        check = "mkv_ascend.adapters.common.early_checks.kv_connectors.check_connectors"
-        monkeypatch.setattr(check, lambda config, rules: None)
+        monkeypatch.setattr(early_check, "check", lambda config, backend: None)
         MkvPlatform.check_and_update_config(config)
         kept = config.attention_config.backend
         assert (None if kept is None else kept.name) == (
@@ -257,7 +254,7 @@ def test_the_front_process_is_given_our_patches(monkeypatch):
     monkeypatch.setattr(NPUPlatform, "pre_register_and_update", classmethod(lambda *_: None))
     patches = [
         draft_architecture.keep_the_architecture,
-        front_check.check_first,
+        front_check.say_refusals_alone,
         *hosts.ADAPTER.patches_of_the_front(),
     ]
     applied = noted(monkeypatch, patches)
@@ -275,7 +272,7 @@ def test_a_configuration_with_a_function_that_we_wrap_reaches_another_process(mo
     monkeypatch.setattr(NPUPlatform, "pre_register_and_update", classmethod(lambda *_: None))
     patches = [
         draft_architecture.keep_the_architecture,
-        front_check.check_first,
+        front_check.say_refusals_alone,
         *hosts.ADAPTER.patches_of_the_front(),
     ]
     noted(monkeypatch, patches)

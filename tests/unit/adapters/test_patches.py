@@ -61,6 +61,7 @@ NOT_LEFT_OUT_YET = {
     "drafts of targets with other names for their parts",
     "expert methods by all numbers",
     "metadata builders and rotary tables by model and group",
+    "models and servers that are not started, for check",
     "prompts in parts beside drafts",
     "verify steps on keys and values of 8 bits",
     "weights that a draft's files lack",

@@ -177,8 +177,9 @@ def records_of(path: Path) -> list[Record]:
         for module in [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
     }
     beside = [x for x in SOURCES if x.relative_to(foreign_names.ROOT).as_posix() in imported]
-    if path.parent.name == "drafting":
-        beside += [x for x in SOURCES if (x.parent.name, x.name) == ("drafting", "records.py")]
+    if path.parent.name in ("drafting", "judge"):
+        folder = path.parent.name
+        beside += [x for x in SOURCES if (x.parent.name, x.name) == (folder, "records.py")]
     return [placed.record for placed in foreign_names.records({path, *beside})]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mkv_ascend import cli
 from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
+from mkv_ascend.checks.model_config import read_model
+from mkv_ascend.checks.model_layer import ExplainError
+from mkv_ascend.checks.model_work import target_work
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 LLAMA = json.loads((CONFIGS / "Llama-3.1-8B" / "config.json").read_text())
@@ -104,8 +107,8 @@ def test_published_files_are_read() -> None:
     name=st.sampled_from(["Llama-3.1-8B", "gemma-3-1b", "DeepSeek-V3", "Qwen3-Next-80B-A3B"]),
     data=st.data(),
 )
-def test_commands_say_a_sentence_or_an_answer_for_any_change(
-    name: str, data: st.DataObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_sizes_or_a_sentence_are_found_for_any_change(
+    name: str, data: st.DataObject, tmp_path: Path
 ) -> None:
     """One to three fields of a published file are replaced, or taken away."""
     # Where it is imported, defaults are asked for in this process.
@@ -116,19 +119,6 @@ def test_commands_say_a_sentence_or_an_answer_for_any_change(
             config.pop(field, None)
         else:
             config[field] = data.draw(values)
-    folder = str(write(tmp_path, json.dumps(config)))
-    options = ["--model", folder, "--no-build", "--no-vllm-grouping", "--max-model-len", "2048"]
-    speculation = '{"method": "mtp", "num_speculative_tokens": 1}'
-    commands = (
-        ["explain", *options],
-        ["advise", folder, "--method", "suffix", "--acceptance", "0.5"],
-        ["advise", folder, "--method", "mtp", "--acceptance", "0.5"],
-        ["check", "--", "vllm", "serve", folder],
-        ["check", "--", "vllm", "serve", folder, "--speculative-config", speculation],
-    )
-    for command in commands:
-        status = cli.main(command)
-        said = capsys.readouterr()
-        refuses = (1, 2) if command[0] == "check" else (2,)
-        assert (status, bool(said.out)) in ((0, True), *((one, False) for one in refuses))
-        assert status == 0 or said.err.startswith(f"mkv-ascend {command[0]}: ")
+    folder = write(tmp_path, json.dumps(config))
+    with contextlib.suppress(ExplainError):
+        assert target_work(read_model(folder), 1).held_bytes

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from mkv_ascend.checks.config_file import ConfigFileError, read_config_file
-from mkv_ascend.checks.model_folders import with_model_folders
-from mkv_ascend.checks.speculators_format import as_vllm_reads, command_of
+from mkv_ascend.checks.speculators_format import as_vllm_reads
 
 NUMBERS = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 128}
 
@@ -48,45 +47,6 @@ def test_masks_of_a_block_are_those_that_it_was_trained_with(whole: bool) -> Non
     assert read["architectures"] == ["DFlashDraftModel"]
     assert read["dflash_config"] == {"mask_token_id": 7, "causal": not whole}
     assert as_vllm_reads(config("dflash"))["dflash_config"]["causal"] is False
-
-
-@pytest.mark.parametrize(
-    ("kind", "given", "asked"),
-    [
-        ("eagle3", None, {"method": "eagle3", "num_speculative_tokens": 5}),
-        (
-            "dflash",
-            {"num_speculative_tokens": 2, "method": "mtp", "enforce_eager": True},
-            {"method": "dflash", "num_speculative_tokens": 2, "enforce_eager": True},
-        ),
-        (
-            "peagle",
-            None,
-            {"method": "eagle3", "num_speculative_tokens": 5, "parallel_drafting": True},
-        ),
-    ],
-)
-def test_the_command_is_vllms(kind: str, given: Any, asked: dict[str, Any]) -> None:
-    """The format decides on method and model; the user on all else."""
-    found = command_of(config(kind), "/models/head", given)
-    assert found == ("/models/target", {"model": "/models/head", **asked})
-
-
-@pytest.mark.parametrize("broken", [None, {}, {"verifier": "x"}, {"verifier": {}}, []])
-def test_a_file_that_names_no_target_is_left_as_it_is(broken: Any) -> None:
-    assert command_of(config(speculators_config=broken), "head", None) is None
-
-
-def test_options_get_the_target_in_place_of_the_draft(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config()))
-    engine = with_model_folders({"model": str(tmp_path), "max_model_len": 512})
-    assert engine["model"] == "/models/target"
-    assert engine["speculative_config"] == {
-        "method": "eagle3",
-        "model": str(tmp_path),
-        "num_speculative_tokens": 5,
-    }
-    assert engine["max_model_len"] == 512
 
 
 def test_numbers_of_the_layers_are_checked(tmp_path: Path) -> None:

@@ -24,6 +24,53 @@ EAGLE = str(CONFIGS / "eagle3-8x128")
 NAMES = ("eagle3 eagle3-8x128", "draft_model Qwen3-0.6B")
 
 
+@pytest.fixture(autouse=True)
+def judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What vLLM says of each pair; ``tests/emulated/platform/test_judged_commands.py`` asks it."""
+
+    def answer(question: Any, *_: Any) -> dict[str, Any]:
+        words = question["words"]
+        method = ""
+        if "--speculative-config" in words:
+            method = json.loads(words[words.index("--speculative-config") + 1])["method"]
+        ahead = method not in rules().in_turn_by_default or "--async-scheduling" in words
+        return {
+            "answer": "served",
+            "async_scheduling": ahead and "--no-async-scheduling" not in words,
+            "weight_bytes": None,
+            "bytes_per_block": 2 << 20,
+            "request_bytes": 64 << 20,
+            "unplanned": "",
+        }
+
+    monkeypatch.setattr("mkv_ascend.commands.host_process.ask", answer)
+
+
+def test_a_pair_that_is_refused_is_not_predicted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = {"code": "vocabulary", "asked": "a", "possible": "b", "change": "c"}
+    answer = {"answer": "refused", "refusals": [refusal]}
+    monkeypatch.setattr("mkv_ascend.commands.host_process.ask", lambda *_: answer)
+    assert cli.main(["advise", *PAIR, EAGLE, "--acceptance", "0.7"]) == 2
+    assert "this cannot be served [vocabulary]: a. Possible: b." in capsys.readouterr().err
+
+
+def test_what_is_judged_is_the_pair_on_that_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "mkv_ascend.commands.host_process.ask",
+        lambda question, *_: asked.append(question) or {"answer": "unreadable", "problem": "x"},
+    )
+    options = ["--acceptance", "0.7", "-tp", "2", "--chip", "a3", "-k", "3"]
+    assert cli.main(["advise", *PAIR, EAGLE, *options]) == 2
+    (question,) = asked
+    assert question["device"]["generation"] == "A3"
+    assert question["words"][:3] == [PAIR[0], "--tensor-parallel-size", "2"]
+    speculation = json.loads(question["words"][-1])
+    assert speculation == {"method": "eagle3", "num_speculative_tokens": 3, "model": EAGLE}
+
+
 def advise_json(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
     assert cli.main(["advise", "--json", *options]) == 0
     plain: dict[str, Any] = json.loads(capsys.readouterr().out)

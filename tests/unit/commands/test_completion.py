@@ -45,7 +45,7 @@ def offered(script: Path, *words: str) -> set[str]:
 def test_commands_and_options_are_offered(script: Path) -> None:
     assert offered(script, "") >= set(cli.COMMANDS)
     assert offered(script, "ex") == {"explain"}
-    assert offered(script, "explain", "--max-b") == {"--max-block-size"}
+    assert offered(script, "explain", "--device-") == {"--device-memory"}
     assert offered(script, "explain", "--runner", "v") == {"v1", "v2"}
     assert offered(script, "completion", "") >= set(completion.SHELLS)
 
@@ -53,10 +53,10 @@ def test_commands_and_options_are_offered(script: Path) -> None:
 def test_directories_are_offered_where_models_are_named(script: Path) -> None:
     (script.parent / "model").mkdir()
     (script.parent / "mode.txt").touch()
-    assert offered(script, "explain", "--model", "mo") == {"model"}
+    assert offered(script, "advise", "mo") == {"model"}
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
 def test_each_shell_gets_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", shell]) == 0
-    assert "max-block-size" in capsys.readouterr().out
+    assert "device-memory" in capsys.readouterr().out

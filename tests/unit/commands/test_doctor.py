@@ -27,11 +27,12 @@ FOUND = {
 def examine(monkeypatch):
     """Diagnoses an environment whose probe finds this, with these versions."""
 
-    def run(versions=SERVED, **found):
+    def run(versions=SERVED, dropped=(), **found):
         installed = dict(zip(("vllm", "vllm-ascend"), versions, strict=True))
         monkeypatch.setattr(doctor, "_probe", lambda: {**FOUND, **found})
         monkeypatch.setattr(doctor, "installed_version", installed.get)
         monkeypatch.setattr(doctor, "IMPORTED_LATE", ())
+        monkeypatch.setattr(doctor, "dropped_general_plugins", lambda _: list(dropped))
         return doctor.diagnose()
 
     return run
@@ -88,6 +89,19 @@ def test_a_misspelt_variable_hides_no_other_problem(examine, monkeypatch):
     misspelt, other = examine(platform="vllm_ascend.platform.NPUPlatform").problems
     assert "EMULATED_NPU_STRICTT" in misspelt
     assert "NPUPlatform" in other
+
+
+def test_plugins_that_a_variable_drops_are_a_problem(examine, monkeypatch):
+    monkeypatch.setenv("VLLM_PLUGINS", "mkv_ascend")
+    (problem,) = examine(dropped=["ascend_kv_connector"]).problems
+    assert problem.endswith("VLLM_PLUGINS=mkv_ascend,ascend_kv_connector")
+
+
+def test_ops_that_all_run_as_reference_are_a_problem_on_an_npu(examine):
+    ops = {"draft_plan": "reference (no kernels are built)"}
+    assert examine(device="emulated", ops=ops).problems == []
+    (problem,) = examine(device="npu", ops=ops).problems
+    assert problem.startswith("all custom ops run as reference")
 
 
 @pytest.mark.parametrize(

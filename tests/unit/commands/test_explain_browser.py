@@ -11,13 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers  # noqa: F401  So that defaults of configs are asked for in this process.
 
 import browser
-from mkv_ascend import cli
+from mkv_ascend.layout.component import Component, LayerLayout, Storage, TokenExtent
+from mkv_ascend.layout.grouping import GroupingOptions
+from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.objective import Objective
+from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan
+from mkv_ascend.layout.report import PlanReport
+from mkv_ascend.layout.report_html import html
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from tests.support.plan_reports import dense
 from tests.support.programs import HANG_SECONDS
 
-CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 CHROMIUM = browser.find()
 LIGHT, LIGHT_TARGET, LIGHT_DRAFT = (255, 255, 255), (0x2F, 0x6D, 0xB3), (0xC4, 0x66, 0x1F)
 DARK, DARK_TARGET, DARK_DRAFT = (0x14, 0x18, 0x1D), (0x6E, 0xA8, 0xE6), (0xE9, 0x97, 0x5A)
@@ -47,12 +53,34 @@ def run_chromium(page: Path, folder: Path, *options: str) -> str:
     return done.stdout
 
 
+def latent(layer: int) -> CachedLayer:
+    """Of DeepSeek-V3."""
+    parts = tuple(
+        Component(name, "bfloat16", TokenExtent(128, 1, size))
+        for name, size in (("latent", 512), ("rope", 64))
+    )
+    name, size = f"model.layers.{layer}.self_attn.attn", sum(one.bytes_per_block for one in parts)
+    layout = LayerLayout(name, Role.TARGET, Kind.MLA, parts, Storage.SPLIT, size, 128, 128)
+    return CachedLayer(layout, Retention(RetentionKind.ALL), "mla")
+
+
+def of_draft(layer: int) -> CachedLayer:
+    """Of gpt-oss-20b."""
+    kept = Retention(RetentionKind.ALL)
+    kind = Kind.FULL_ATTENTION
+    if layer % 2 == 0:
+        kept, kind = Retention(RetentionKind.WINDOW, 128), Kind.SLIDING_WINDOW
+    layout = dense(f"draft_model.model.layers.{layer}.attn.attn", Role.DRAFT, 8, kind)
+    return CachedLayer(layout, kept, "fused_infer_attention")
+
+
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
+    layers = (*map(latent, range(61)), *map(of_draft, range(24)))
+    inputs = PlanInputs(layers, Request(163840, 4), 2048, GroupingOptions(Objective.BALANCED))
+    subjects = (("target", "DeepSeek-V3"), ("draft", "gpt-oss-20b"))
     file = tmp_path / "plan.html"
-    options = ["--model", str(CONFIGS / "DeepSeek-V3"), "--draft", str(CONFIGS / "gpt-oss-20b")]
-    options += ["--format", "html", "--output", str(file), "--no-vllm-grouping"]
-    assert cli.main(["explain", *options]) == 0
+    file.write_text(html(PlanReport(subjects=subjects, planned=plan(inputs))), encoding="utf-8")
     return file
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import refusal_pages
 
-from tests.support.mistakes import MISTAKES
+from tests.support.rule_cases import REFUSED
 
 ROOT = Path(__file__).resolve().parents[3]
 PASSED_ON = {"early_check.py", "layers.py"}
@@ -57,4 +57,4 @@ def test_every_code_has_a_section(page: str) -> None:
     meanings = refusal_pages.meanings_of((ROOT / "docs" / "check.md").read_text(encoding="utf-8"))
     sections = re.findall(r"^### `([a-z-]+)`$", page, flags=re.MULTILINE)
     assert sections == list(meanings)
-    assert {code for mistake in MISTAKES for code in mistake.codes} <= set(sections)
+    assert {code for code, _ in REFUSED.values()} <= set(sections)

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.adapters.common.options import options_of
-from mkv_ascend.checks.about_shares import must_be_replicated
-from mkv_ascend.checks.facts import SERVED_DSPARK
 from mkv_ascend.drafting.context_shares import ContextShares
+from mkv_ascend.rules.facts import SERVED_DSPARK
+from mkv_ascend.rules.parallelism import must_be_replicated
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which drafts have recurrent layers, and what becomes of prefix hits beside them.
 
-``mkv_ascend/checks/about_draft.py`` refuses the options that they cannot be combined with.
+``mkv_ascend/rules/draft.py`` refuses the options that they cannot be combined with.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mkv_ascend.checks.about_draft import why_hits_are_not_read
+from mkv_ascend.rules.draft import why_hits_are_not_read
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from mkv_ascend.checks.facts import ServeFacts
+    from mkv_ascend.rules.facts import Facts
 
 
 def has_recurrent_layers(config: VllmConfig) -> bool:
@@ -25,7 +25,7 @@ def has_recurrent_layers(config: VllmConfig) -> bool:
     return draft is not None and (draft.is_hybrid or draft.is_attention_free)
 
 
-def switch_prefix_hits_off(config: VllmConfig, facts: ServeFacts) -> str | None:
+def switch_prefix_hits_off(config: VllmConfig, facts: Facts) -> str | None:
     """Switch prefix hits off where a recurrent draft cannot read the tokens of a hit itself.
 
     The target finds its keys of a hit. The draft's state at its end is kept nowhere, and is rebuilt

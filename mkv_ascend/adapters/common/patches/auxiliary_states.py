@@ -35,7 +35,7 @@ from vllm_ascend.worker import model_runner_v1
 from mkv_ascend.adapters.common.gathered_states import AuxiliaryStates
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import record, replaced
-from mkv_ascend.checks.facts import BLOCKS
+from mkv_ascend.rules.facts import BLOCKS
 
 logger = get_logger(__name__)
 

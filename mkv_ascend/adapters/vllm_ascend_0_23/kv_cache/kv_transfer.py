@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 
-from mkv_ascend.adapters.common.early_checks.kv_connectors import (
-    SIMPLE_OFFLOAD,
-    ConnectorError,
-    connector_names,
-)
-from mkv_ascend.checks.about_connectors import of_states
+from mkv_ascend.adapters.common.judge.facts_of_config import connector_names
+from mkv_ascend.rules.kv_cache import SIMPLE_OFFLOAD, ConnectorError, of_states
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

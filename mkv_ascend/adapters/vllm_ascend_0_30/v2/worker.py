@@ -25,8 +25,8 @@ from mkv_ascend.adapters.common import (
 )
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
-from mkv_ascend.adapters.common.early_checks import recurrent_refusals
 from mkv_ascend.adapters.common.failed_ranks import ending_unheard
+from mkv_ascend.adapters.common.judge import recurrent_refusals
 from mkv_ascend.adapters.common.patches import expert_groups, gdn_rows
 from mkv_ascend.adapters.common.patches.auxiliary_states import make_room_for_mtp
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Families of models that vLLM 0.30.0 has and vllm-ascend 0.30.0rc2 does not serve right."""
+"""Heads that vllm-ascend 0.30.0rc2 rotates by a kernel that it calls wrongly."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 from vllm.model_executor.models.registry import ModelRegistry
 from vllm.triton_utils import HAS_TRITON
 
-from mkv_ascend.adapters.vllm_ascend_0_30.unserved_families import FAMILIES
-from mkv_ascend.checks.unserved_family import unserved
-
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig, VllmConfig
+    from vllm.config import VllmConfig
 
 LLAMAS_HEADS = frozenset(
     {"EagleLlamaForCausalLM", "Eagle3LlamaForCausalLM", "AscendEagle3LlamaForCausalLM"}
@@ -22,20 +19,14 @@ checkpoints name them in a dozen ways."""
 
 
 def why_not_served(config: VllmConfig) -> str | None:
-    """What is wrong with the target or the draft model; None: nothing."""
+    """Of a head with Llama's layers, which rotate by vllm-ascend's own class; None: it is served.
+
+    Mended on model runner V2 (v2/patches/axes_in_turns.py).
+    """
     speculative = config.speculative_config
-    draft = None if speculative is None else speculative.draft_model_config
-    reasons = [_reason_of(config.model_config)]
-    if draft is not None:
-        reasons.append(_reason_of(draft, drafts=speculative.method == "draft_model"))
-    # Mended on model runner V2 (v2/patches/axes_in_turns.py).
-    if draft is not None and not config.use_v2_model_runner:
-        reasons.append(_axes_in_turns(draft))
-    return next(filter(None, reasons), None)
-
-
-def _axes_in_turns(head: ModelConfig) -> str | None:
-    """Of a head with Llama's layers, which rotate by vllm-ascend's own class."""
+    head = None if speculative is None else speculative.draft_model_config
+    if head is None or config.use_v2_model_runner:
+        return None
     registered = [ModelRegistry.models.get(name) for name in head.architectures or ()]
     classes = {getattr(model, "class_name", None) for model in registered}
     if not (HAS_TRITON and classes & LLAMAS_HEADS):
@@ -49,11 +40,3 @@ def _axes_in_turns(head: ModelConfig) -> str | None:
         "Possible: model runner V2 (VLLM_USE_V2_MODEL_RUNNER=1), or a head without "
         "mrope_interleaved"
     )
-
-
-def _reason_of(model: ModelConfig, *, drafts: bool = False) -> str | None:
-    dtype = str(model.dtype).removeprefix("torch.")
-    found = unserved(FAMILIES, model.architectures or (), dtype, drafts=drafts)
-    if found is None:
-        return None
-    return f"{found.reason(model.model, dtype)}. Possible: {found.possible}"

@@ -1,49 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent states: what this adapter does not serve right yet, most of it beside drafts.
-
-Gated delta nets, Kimi delta attention, Mamba2 layers and short convolutions are served as targets
-with drafts of any method; tests judge their tokens. Of others no test knows.
-"""
+"""Recurrent states at the ends of blocks, and steps that would never reach such an end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mkv_ascend.checks.about_kept_states import of_all_blocks
-
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheSpec
-
-INSTEAD = "Possible: no speculation, or vllm-ascend 0.23.0 with vLLM 0.23.0"
-OF_KINDS = (
-    "linear_num_value_heads",
-    "linear_attn_config",
-    "mamba_chunk_size",
-    "chunk_size",
-    "conv_L_cache",
-)
-"""Of configurations with gated delta nets, with Kimi delta attention, with Mamba2 layers (two
-names), and with short convolutions."""
-
-
-def why_not_served(config: VllmConfig) -> str | None:
-    """What is asked for beside states that this adapter cannot take back; None: nothing."""
-    speculative, model = config.speculative_config, config.model_config
-    states = model.is_hybrid or model.is_attention_free
-    if states and config.cache_config.mamba_cache_mode == "all":
-        return str(of_all_blocks())
-    if speculative is None:
-        return None
-    asked = f"{speculative.method} drafts are asked for beside {model.model}, which keeps"
-    if model.is_hybrid and not any(hasattr(model.hf_text_config, name) for name in OF_KINDS):
-        return (
-            f"{asked} recurrent states other than gated delta nets, KDA, Mamba2 and "
-            "short convolutions: mkv_ascend has not been tested to take these back on vllm-ascend "
-            f"0.30.0rc2. {INSTEAD}"
-        )
-    return None
 
 
 def refuse_steps_that_wait(config: VllmConfig, specs: Sequence[KVCacheSpec]) -> None:

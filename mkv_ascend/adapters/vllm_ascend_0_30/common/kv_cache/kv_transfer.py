@@ -6,12 +6,8 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import TYPE_CHECKING
 
-from mkv_ascend.adapters.common.early_checks.kv_connectors import (
-    SIMPLE_OFFLOAD,
-    ConnectorError,
-    connector_names,
-)
-from mkv_ascend.checks.about_connectors import of_groups
+from mkv_ascend.adapters.common.judge.facts_of_config import connector_names
+from mkv_ascend.rules.kv_cache import SIMPLE_OFFLOAD, ConnectorError, of_groups
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

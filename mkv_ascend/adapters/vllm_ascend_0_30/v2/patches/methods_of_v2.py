@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from mkv_ascend.adapters.patching import patch
-from mkv_ascend.checks.about_runner import METHODS
+from mkv_ascend.rules.runner_v2 import METHODS
 
 
 @patch(

@@ -11,8 +11,8 @@ from vllm.config import VllmConfig
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
 from mkv_ascend.adapters.patching import patch
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.speculator import MkvSpeculator
-from mkv_ascend.checks.about_runner import METHODS
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.rules.runner_v2 import METHODS
 
 OF_VLLM_ASCEND = "vllm_ascend.worker.v2.model_runner:init_speculator"
 

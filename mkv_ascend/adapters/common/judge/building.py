@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build target and draft as vLLM builds them, on the meta device, and tell what their layers keep.
+
+The configuration, the model classes, the backends and the specs are those of an engine; weights
+have no memory, ranks other than one do not exist, and nothing is ever computed. A process builds
+once: each stage of a pipeline has one of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mkv_ascend.adapters.common.judge.front_check import of_host, words_of
+from mkv_ascend.adapters.common.judge.weights import weight_bytes
+from mkv_ascend.adapters.installed import adapter
+from mkv_ascend.attention.selection import SelectionError
+from mkv_ascend.layout.component import LayoutError
+from mkv_ascend.layout.grouping import GroupingError
+from mkv_ascend.layout.planning import PlanInputs
+from mkv_ascend.layout.report import OtherGrouping
+from mkv_ascend.layout.serialization import from_dict, to_dict
+from mkv_ascend.rules.backends import of_selection
+from mkv_ascend.rules.kv_cache import ConnectorError
+from mkv_ascend.rules.refusal import Refusal, RefusedError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+class JudgingHost(Protocol):
+    """What differs between hosts: the module of an adapter, which has these functions."""
+
+    def prepare_grouping(self, config: VllmConfig, specs: Mapping[str, Any]) -> None:
+        """Do what an engine core does with the models' specs before it groups them."""
+
+    def group_specs(
+        self, specs: dict[str, Any], tokens: int, tokens_per_step: int, encoder_tokens: int = 0
+    ) -> dict[str, Any]:
+        """vLLM's own grouping of these specs: the fields of ``OtherGrouping``."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What one stage of both models keeps on a rank.
+
+    ``inputs``: of the plan; None with the reason in ``unplanned``. ``weights``: bytes of target
+    and draft. ``shared``: layers without a cache, with those whose cache they read. ``other``:
+    vLLM's own grouping, None where it was not asked for.
+    """
+
+    inputs: PlanInputs | None
+    unplanned: str
+    weights: tuple[int, int]
+    shared: tuple[tuple[str, str], ...] = ()
+    other: OtherGrouping | None = None
+
+
+class BuildError(RuntimeError):
+    """Why the models cannot be built; ``refusals``: none where only memory is lacking here."""
+
+    def __init__(self, words: str, refusals: tuple[Refusal, ...] = ()) -> None:
+        super().__init__(words)
+        self.refusals = refusals
+
+
+def build(config: VllmConfig, host: JudgingHost, *, vllm_grouping: bool = False) -> list[Built]:
+    """Both models, stage by stage of the pipeline; a process of its own for each.
+
+    Args:
+        config: of the engine.
+        vllm_grouping: ask for vLLM's own grouping, too.
+
+    Raises:
+        BuildError: whatever vLLM, vllm-ascend or ours raise.
+    """
+    stages = range(config.parallel_config.pipeline_parallel_size)
+    return [
+        _in_a_process(functools.partial(_stage, config, host, stage, vllm_grouping))
+        for stage in stages
+    ]
+
+
+def _in_a_process(build_stage: Callable[[], Built]) -> Built:
+    """What a copy of this process builds: groups and layers of a process cannot be taken back."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        with os.fdopen(writer, "w") as pipe:
+            try:
+                answer = _plain(build_stage())
+            except BaseException as error:  # Whatever they raise is the answer.
+                answer = _failed(error)
+            pipe.write(json.dumps(answer))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    if not text:
+        raise BuildError("the process that builds the models ended")
+    found = json.loads(text)
+    if "failed" in found:
+        refusals = tuple(Refusal(**refusal) for refusal in found["refusals"])
+        raise BuildError(found["failed"], refusals)
+    inputs, other = found["inputs"], found["other"]
+    return Built(
+        inputs=None if inputs is None else from_dict(PlanInputs, inputs),
+        unplanned=found["unplanned"],
+        weights=tuple(found["weights"]),
+        shared=tuple(map(tuple, found["shared"])),
+        other=None if other is None else OtherGrouping(**other),
+    )
+
+
+def _plain(built: Built) -> dict[str, Any]:
+    other = None if built.other is None else vars(built.other)
+    inputs = None if built.inputs is None else to_dict(built.inputs)
+    return {**vars(built), "inputs": inputs, "other": other}
+
+
+def _failed(error: BaseException) -> dict[str, Any]:
+    traceback.print_exception(error)  # For a developer: commands show the answer alone.
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(place.filename)}:{place.lineno}"
+    words = f"{words_of(error)} ({where})"
+    return {"failed": words, "refusals": [vars(one) for one in _refusals(error, place)]}
+
+
+def _refusals(error: BaseException, place: traceback.FrameSummary) -> tuple[Refusal, ...]:
+    """What an engine would refuse, too; none for what fails because nothing has memory here."""
+    if isinstance(error, RefusedError):
+        return error.refusals
+    if isinstance(error, SelectionError):
+        return (of_selection(error),)
+    if isinstance(error, LayoutError | GroupingError):
+        possible, change = "docs/configuration.md, layout", "change the options of layout"
+        return (Refusal("layout", str(error), possible, change),)
+    # What layers of ours refuse, in one sentence each.
+    is_ours = "/mkv_ascend/" in place.filename and isinstance(error, NotImplementedError)
+    if is_ours or isinstance(error, ConnectorError):
+        code = "kv-connector" if isinstance(error, ConnectorError) else "backend"
+        asked, _, possible = str(error).partition(". Possible: ")
+        possible = possible or "what docs/compatibility.md lists"
+        return (Refusal(code, asked, possible, "choose one of these"),)
+    statement = linecache.getline(place.filename, place.lineno or 0).strip()
+    is_host = any(f"/{package}/" in place.filename for package in ("vllm", "vllm_ascend"))
+    if is_host and isinstance(error, ValueError) and statement.startswith("raise"):
+        return (of_host(words_of(error)),)
+    return ()
+
+
+def _stage(config: VllmConfig, host: JudgingHost, stage: int, vllm_grouping: bool) -> Built:
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+
+    from mkv_ascend.adapters.common.kv_cache import planned_groups
+
+    adapter().patch_worker()
+    _pretend_ranks(config, stage)
+    runner = _runner_with_models(config)
+    speculative = config.speculative_config
+    method = None if speculative is None else str(speculative.method)
+    draft = getattr(getattr(runner, "drafter", None), "model", None)
+    weights = weight_bytes(runner.model, draft, method)
+    specs = runner.get_kv_cache_spec()
+    if not specs:
+        return Built(None, "no layer of these models keeps a KV cache", weights)
+    if (reason := adapter().runner_host().why_not_planned(config, [specs])) is not None:
+        return Built(None, f"vllm-ascend arranges the caches itself: {reason}", weights)
+    backends = _backends(config, runner)
+    stock = None
+    if vllm_grouping:
+        encoder = config.scheduler_config.max_num_encoder_input_tokens
+        drafted = config.num_speculative_tokens if speculative else 0
+        stock = host.group_specs(
+            copy.deepcopy(specs), config.model_config.max_model_len, 1 + drafted, encoder
+        )
+    # As in an engine core, whose functions are replaced when specs are registered.
+    register_all_kvcache_specs(config)
+    host.prepare_grouping(config, specs)
+    groups = kv_cache_utils.get_kv_cache_groups(config, specs)
+    inputs = planned_groups.inputs_of(config, specs, groups)
+    layers = tuple(replace(layer, backend=backends[layer.layout.layer]) for layer in inputs.layers)
+    return Built(
+        replace(inputs, layers=layers),
+        "",
+        weights,
+        tuple(sorted(runner.shared_kv_cache_layers.items())),
+        None if stock is None else OtherGrouping(**stock),
+    )
+
+
+def _backends(config: VllmConfig, runner: Any) -> dict[str, str]:
+    """Backend by layer; the class of those that the catalog does not have."""
+    from vllm.config import get_layers_from_vllm_config
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+    from mkv_ascend.adapters.common.attention import layers
+
+    chosen = {
+        choice.request.name: choice.backend.name
+        for choice in layers.all_choices(config, runner.draft_layers())
+    }
+    found = get_layers_from_vllm_config(config, AttentionLayerBase)
+    return {
+        name: chosen.get(name) or layer.get_attn_backend().__name__ for name, layer in found.items()
+    }
+
+
+def _pretend_ranks(config: VllmConfig, stage: int) -> None:
+    """Process groups of as many ranks as asked for, of which this is the first of a stage."""
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import FakeProcessGroup
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed import ensure_model_parallel_initialized, parallel_state
+    from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
+    from vllm_ascend.ascend_config import init_ascend_config
+    from vllm_ascend.distributed.parallel_state import init_ascend_model_parallel
+    from vllm_ascend.utils import adapt_patch, register_ascend_customop
+
+    from mkv_ascend.adapters.common.patches import expert_groups
+
+    adapt_patch()
+    register_ascend_customop(config)
+    init_ascend_config(config)
+
+    def pretended(options: Any, _: Any = None) -> Any:
+        return FakeProcessGroup._create_internal(options.group_rank, options.group_size)
+
+    # Groups of experts ask for the name of a communicator.
+    fake: Any = FakeProcessGroup
+    fake.get_hccl_comm_name = lambda *_: "pretended"
+    name = "mkv_ascend_pretended"
+    devices = ["cpu", "npu"]
+    dist.Backend.register_backend(name, pretended, extended_api=True, devices=devices)
+    new_group = dist.new_group
+    dist.new_group = lambda ranks=None, *_, **__: new_group(ranks, backend=name)
+    parallel = config.parallel_config
+    ranks = parallel.world_size_across_dp
+    rank = stage * (parallel.world_size // parallel.pipeline_parallel_size)
+    # One of several nodes, or a rank of several copies, is built as the first one.
+    parallel.nnodes, parallel.data_parallel_rank, parallel.rank = 1, 0, rank
+    dist.init_process_group(name, store=FakeStore(), rank=rank, world_size=ranks)
+    # What other ranks would have to answer.
+    MessageQueue.create_from_process_group = staticmethod(lambda *_, **__: None)
+    dist.broadcast_object_list = lambda *_, **__: None
+    dist.all_gather_object = lambda found, own, *_, **__: found.__setitem__(
+        slice(None), [own] * len(found)
+    )
+    with set_current_vllm_config(config):
+        parallel_state.init_distributed_environment(parallel.world_size, rank, "env://", 0, name)
+        ensure_model_parallel_initialized(
+            parallel.tensor_parallel_size,
+            parallel.pipeline_parallel_size,
+            parallel.prefill_context_parallel_size,
+            parallel.decode_context_parallel_size,
+        )
+        init_ascend_model_parallel(parallel)
+        expert_groups.make_for_draft(config)
+
+
+def _runner_with_models(config: VllmConfig) -> Any:
+    """Our model runner; both models are built, and nothing of them is loaded."""
+    import torch
+    from vllm.config import get_layers_from_vllm_config, set_current_vllm_config
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+    from vllm.model_executor.model_loader import get_model
+    from vllm.platforms import current_platform
+
+    from mkv_ascend.adapters.common.runner import MkvModelRunner
+
+    _rotary_tables_where_needed()
+    _keep_tables_off_the_device()
+    _copy_nothing_without_memory()
+    _find_experts_by_numbers()
+    with set_current_vllm_config(config):
+        runner = MkvModelRunner(config, torch.device("npu:0"))
+        runner.model = _on_meta(vllm_config=config)
+        target = set(get_layers_from_vllm_config(config, AttentionLayerBase))
+        drafter: Any = getattr(runner, "drafter", None)
+        if hasattr(drafter, "_get_model"):
+            _replace_everywhere(get_model, _on_meta)
+            drafter.model = drafter._get_model()
+            both = get_layers_from_vllm_config(config, AttentionLayerBase)
+            drafter._draft_attn_layer_names = set(both) - target
+    # As executors do once the models are there: backends may ask for other blocks (vLLM 0.30.0).
+    current_platform.update_block_size_for_backend(config)
+    return runner
+
+
+def _on_meta(*, vllm_config: VllmConfig, model_config: Any = None, **options: Any) -> Any:
+    """In place of vLLM's ``get_model``."""
+    import torch
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    model_config = model_config or vllm_config.model_config
+    options.pop("load_config", None)
+    with set_default_torch_dtype(model_config.dtype), torch.device("meta"):
+        return initialize_model(vllm_config=vllm_config, model_config=model_config, **options)
+
+
+def _replace_everywhere(original: Any, replacement: Any) -> None:
+    """Also in the modules that have imported it."""
+    name = original.__name__
+    for module in list(sys.modules.values()):
+        package = getattr(module, "__name__", "").split(".")[0]
+        if package in ("vllm", "vllm_ascend") and vars(module).get(name) is original:
+            vars(module)[name] = replacement
+
+
+def _copy_nothing_without_memory() -> None:
+    """Layers with experts put counters on the device when they are made (0.30.0rc2)."""
+    import torch
+
+    tensors: Any = torch.Tensor
+    put = tensors.npu
+
+    @functools.wraps(put)
+    def put_what_is_there(tensor: Any, *args: Any, **options: Any) -> Any:
+        return tensor if tensor.is_meta else put(tensor, *args, **options)
+
+    tensors.npu = put_what_is_there
+
+
+def _rotary_tables_where_needed() -> None:
+    """Some rotary tables are computed when a model is made: those need memory."""
+    import torch
+    from vllm.model_executor.layers.rotary_embedding import get_rope
+
+    @functools.wraps(get_rope)
+    def with_memory(*args: Any, **options: Any) -> Any:
+        try:
+            return get_rope(*args, **options)
+        except RuntimeError:  # A table without memory is copied, or meets one that has some.
+            with torch.device("cpu"):
+                return get_rope(*args, **options)
+
+    _replace_everywhere(get_rope, with_memory)
+
+
+def _find_experts_by_numbers() -> None:
+    """Maps of experts are looked through when a layer is made: those need memory."""
+    import torch
+    from vllm.model_executor.layers.fused_moe.expert_map_manager import determine_expert_map
+    from vllm_ascend.eplb.core.eplb_utils import init_eplb_config
+
+    for function in (determine_expert_map, init_eplb_config):
+
+        def with_memory(*args: Any, function: Any = function, **options: Any) -> Any:
+            with torch.device("cpu"):
+                return function(*args, **options)
+
+        _replace_everywhere(function, functools.wraps(function)(with_memory))
+
+
+def _keep_tables_off_the_device() -> None:
+    """DeepSeek-V4's rotary tables would have 4 GiB, on the platform's device."""
+    from vllm_ascend.ops import rope_dsv4
+
+    rope_dsv4.current_platform = SimpleNamespace(device_type="meta")

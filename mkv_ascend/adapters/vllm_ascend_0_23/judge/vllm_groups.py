@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's own grouping of layers (``common/judge/vllm_groups.py``), on this host."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from mkv_ascend.adapters.common.judge import vllm_groups
+
+__all__ = ["block_bytes", "complete", "group_specs"]
+
+
+def complete(config: Any) -> None:
+    """vLLM 0.23.0 reads nothing besides."""
+
+
+def block_bytes(groups: list[Any]) -> tuple[int, int]:
+    """Bytes of one block id, as ``get_kv_cache_config_from_groups`` shares memory out; twice."""
+    from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+
+    if len(groups) == 1 and isinstance(groups[0].kv_cache_spec, UniformTypeKVCacheSpecs):
+        size: int = groups[0].kv_cache_spec.page_size_bytes
+        return size, size
+    page: int = groups[0].kv_cache_spec.page_size_bytes
+    size = page * max(len(group.layer_names) for group in groups)
+    return size, size
+
+
+def group_specs(*args: Any) -> dict[str, Any]:
+    """The same for vLLM's own specs; see the shared function."""
+    return vllm_groups.group_specs(sys.modules[__name__], *args)

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Models that vLLM builds without memory, for ``mkv-ascend explain``."""

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a command line is vLLM's: behind variables, launchers and ``mkv-ascend emulate``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mkv_ascend.commands import emulator
+
+LAUNCHERS = ("env", "nohup", "exec", "time")
+SERVERS = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
+COMMANDS = ("vllm.entrypoints.cli.main", "vllm")
+"""Modules that ``python -m`` runs as vLLM's server, and as its command."""
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+DRAFT_TOKENS = 3
+"""Of a proposal where only ``--draft`` is given."""
+METHODS = (
+    *("draft_model", "eagle", "eagle3", "dflash", "dspark", "mtp"),
+    *("ngram", "suffix", "medusa"),
+)
+
+
+class CommandError(ValueError):
+    """A command that cannot be read; the text says what can be."""
+
+
+@dataclass
+class Command:
+    """``serve``: words behind ``vllm serve``. ``variables``: of its environment. ``emulated``:
+    variables of an emulated NPU, empty where the command asks for none."""
+
+    serve: list[str]
+    variables: dict[str, str] = field(default_factory=dict)
+    emulated: dict[str, str] = field(default_factory=dict)
+
+
+def read(words: Sequence[str], draft: str | None = None, tokens: int | None = None) -> Command:
+    """A start script's line, or a target with options of ``vllm serve``.
+
+    Args:
+        draft: ``[METHOD=]DIR``, for ``--speculative-config``.
+        tokens: of a proposal.
+
+    Raises:
+        CommandError: it is neither.
+    """
+    rest = list(words)
+    found = Command([])
+    is_line = rest[:1] == ["--"]
+    rest = rest[1:] if is_line else rest
+    while rest:
+        name = Path(rest[0]).name
+        if (assigned := ASSIGNMENT.fullmatch(rest[0])) is not None:
+            found.variables[assigned[1]] = assigned[2]
+        elif name not in LAUNCHERS:
+            break
+        rest, is_line = rest[1:], True
+    if [Path(word).name for word in rest[:2]] == ["mkv-ascend", "emulate"]:
+        found.emulated, rest = _behind_emulate(rest[2:])
+        is_line = True
+    found.serve = _behind_serve(rest, is_line)
+    if draft is not None or tokens is not None:
+        found.serve += ["--speculative-config", json.dumps(_speculation(draft, tokens))]
+    return found
+
+
+def _behind_emulate(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    if not emulator.is_installed():
+        raise CommandError(emulator.HOW_TO_INSTALL)
+    from emulated_npu import command
+    from emulated_npu.launch import settings_environment
+    from emulated_npu.variables import VariableError
+
+    parser = argparse.ArgumentParser(prog="mkv-ascend emulate")
+    command.add_arguments(parser)
+    given = parser.parse_args(words)
+    try:
+        settings = command.chosen_settings(given)
+    except VariableError as error:
+        raise CommandError(str(error)) from error
+    return settings_environment(settings), list(command.without_separator(given.command))
+
+
+def _behind_serve(words: list[str], is_line: bool) -> list[str]:
+    name = Path(words[0]).name if words else ""
+    if name == "vllm" and words[1:2] == ["serve"]:
+        return words[2:]
+    if name == "serve":
+        return words[1:]
+    if re.fullmatch(r"python[\d.]*", name) and words[1:2] == ["-m"] and len(words) > 2:
+        if words[2] in SERVERS:
+            return words[3:]
+        if words[2] in COMMANDS and words[3:4] == ["serve"]:
+            return words[4:]
+    elif words and not is_line:
+        return words
+    raise CommandError(
+        f"{' '.join(words[:3]) or 'nothing'} is not a command that can be checked: write "
+        "-- vllm serve MODEL and its options, or a directory and options of vllm serve"
+    )
+
+
+def _speculation(draft: str | None, tokens: int | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"num_speculative_tokens": tokens or DRAFT_TOKENS}
+    if draft is None:
+        return found
+    method, sign, folder = draft.partition("=")
+    # A folder's name may have such a sign, too.
+    if sign and method in METHODS:
+        found["method"] = method
+        draft = folder
+    if draft in METHODS and "method" not in found and not Path(draft).exists():
+        found["method"] = draft
+        return found
+    found.setdefault("method", "draft_model")
+    return {**found, "model": str(Path(draft).resolve() if Path(draft).exists() else draft)}

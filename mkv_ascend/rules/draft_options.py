@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of drafts that a host's own proposals serve, and those of mkv_ascend do not, and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mkv_ascend import host_versions
+from mkv_ascend.attention.draft_window import WINDOWED_KINDS, window_of_layer
+from mkv_ascend.rules.facts import Facts
+from mkv_ascend.rules.model import ModelFacts
+from mkv_ascend.rules.refusal import Refusal, Rule
+
+MODELS = frozenset(
+    f"{name}ForCausalLM"
+    for name in (
+        *("Cwm", "Ernie4_5", "Glm", "IQuestCoder", "InternLM3", "LLaMA", "Llama", "Llama4"),
+        *("Ministral3", "Mistral", "Phi3", "Qwen3", "TeleChat2", "TeleChat3", "TeleFLM"),
+    )
+)
+"""Classes of vLLM 0.30.0, by their names in a config.json, that say their likeliest tokens."""
+HEADS = frozenset({"DFlashDraftModel", "PEagleDraftModel", "LlamaForCausalLMEagle3"}) | frozenset(
+    f"{kind}ForCausalLM"
+    for kind in (
+        *("Eagle3DeepseekV2", "Eagle3DeepseekV3", "Eagle3Llama", "Eagle3MiniMaxM2"),
+        *("Eagle3Qwen2_5vl", "Eagle3Qwen3", "Eagle3Qwen3vl", "EagleLlama4", "EagleLlama"),
+        *("EagleMistral", "PeagleLlama", "PeagleQwen3"),
+    )
+)
+LAYERS = ("qwen3_5_text", "qwen3_5_moe_text", "gemma4_text")
+"""Model types whose layers that drafts (method mtp) do."""
+
+
+def _drafts_of_ours(facts: Facts) -> bool:
+    """Whether a proposal of ours drafts, on a host with options that its own proposals have."""
+    speculation = facts.speculation
+    has_draft = facts.draft is not None and speculation is not None and speculation.has_cache
+    return has_draft and facts.host.has_draft_options and not facts.host_drafts
+
+
+def _option(facts: Facts, name: str) -> Any:
+    return None if facts.speculation is None else facts.speculation.options.get(name)
+
+
+def _has_dynamic(facts: Facts) -> bool:
+    dynamic = facts.ascend.get("dynamic_spec_config")
+    return isinstance(dynamic, Mapping) and bool(dynamic.get("method"))
+
+
+OF_THE_HOST = (
+    Rule(
+        "draft-option",
+        lambda facts: (
+            _drafts_of_ours(facts)
+            and facts.runner == "v1"
+            and _option(facts, "draft_sample_method") == "probabilistic"
+        ),
+        "draft_sample_method is probabilistic, and on model runner V1 a draft's tokens are its "
+        "most likely ones",
+        "greedy; on model runner V2 (VLLM_USE_V2_MODEL_RUNNER=1) both",
+        "leave draft_sample_method out",
+    ),
+    Rule(
+        "draft-option",
+        lambda facts: _drafts_of_ours(facts) and _option(facts, "use_heterogeneous_vocab"),
+        "use_heterogeneous_vocab is set, and draft tokens are handed over as they are",
+        "a draft with the target's vocabulary",
+        "leave use_heterogeneous_vocab out, and choose such a draft",
+    ),
+    Rule(
+        "draft-option",
+        lambda facts: _drafts_of_ours(facts) and facts.ascend.get("draft_window_size") is not None,
+        "draft_window_size of --additional-config is set, and each layer of a draft has the "
+        "window of its own configuration",
+        "drafting.window of mkv_ascend, for drafts whose layers attend to all tokens",
+        'write {"mkv_ascend": {"drafting": {"window": TOKENS}}} in its place',
+    ),
+    Rule(
+        "draft-option",
+        lambda facts: _drafts_of_ours(facts) and _has_dynamic(facts),
+        "dynamic_spec_config of --additional-config is set, and proposals of mkv_ascend do not "
+        "say how sure the draft is of its tokens: every one of them would be verified",
+        "as many draft tokens for each request, by the number of requests",
+        "leave dynamic_spec_config out, or give num_speculative_tokens_per_batch_size",
+    ),
+    # Model runner V1 calls them in each step without drafts; vLLM says so in the worker.
+    Rule(
+        "logits-processors",
+        lambda facts: (
+            facts.logits_processors and facts.runner == "v1" and facts.speculation is not None
+        ),
+        "--logits-processors is given beside --speculative-config, and vLLM calls none of them "
+        "for tokens that it verifies",
+        "one of the two; beside drafts what requests ask for themselves (bad_words, "
+        "allowed_token_ids, penalties, structured_outputs)",
+        "leave --logits-processors out, or --speculative-config",
+    ),
+)
+
+
+def cache_of_draft(facts: Facts) -> Iterator[Refusal]:
+    """``kv_cache.draft_dtype`` where no draft has a cache, or vLLM's option says another."""
+    ours, speculation = facts.options.kv_cache.draft_dtype, facts.speculation
+    if ours is None:
+        return
+    if speculation is None or not speculation.has_cache:
+        yield Refusal(
+            "draft-dtype",
+            f"kv_cache.draft_dtype is {ours!r}, but there is no draft with a KV cache",
+            "the option beside a draft model or a head",
+            "give --speculative-config a draft, or leave kv_cache.draft_dtype out",
+        )
+        return
+    theirs = speculation.options.get("kv_cache_dtype")
+    if theirs not in (None, "auto", ours):
+        yield Refusal(
+            "draft-dtype",
+            f"kv_cache.draft_dtype asks for a draft's cache of {ours}, and kv_cache_dtype of "
+            f"--speculative-config for {theirs}",
+            "one of the two",
+            "leave one out",
+        )
+
+
+def window_of_draft(facts: Facts) -> Iterator[Refusal]:
+    """``drafting.window`` where no layer of the draft can have one, or nothing would come of it."""
+    asked = facts.options.drafting.window
+    if asked is None:
+        return
+    reason: tuple[str, str] | None = None
+    if facts.speculation is None or not facts.speculation.has_cache:
+        reason = "there is no draft with a KV cache", "drafting.window"
+    elif window_of_layer(None, asked, facts.max_model_len or None) is not None:
+        reason = _why_no_window(facts)
+    if reason is not None:
+        yield Refusal(
+            "draft-window",
+            f"drafting.window is {asked}, and {reason[0]}",
+            "a window for drafts of dense layers: draft models, eagle and eagle3 heads, mtp",
+            f"leave {reason[1]} out",
+        )
+
+
+def _why_no_window(facts: Facts) -> tuple[str, str] | None:
+    """The reason, and what to leave out; None where the draft can have a window."""
+    speculation, draft = facts.speculation, facts.draft
+    assert speculation is not None
+    method, option = speculation.method, "drafting.window"
+    if speculation.drafts_blocks:
+        return (
+            f"layers of method {method} have the windows of their own config.json alone",
+            option,
+        )
+    if draft is not None and (draft.kind not in WINDOWED_KINDS or draft.is_compressed):
+        return (
+            f"layers of the draft {draft.name} are of MLA, whose operators have no window",
+            option,
+        )
+    if draft is not None and draft.recurrent is not None and method != "mtp":
+        # Its states hold all tokens whatever its few attention layers see.
+        return f"the draft {draft.name} has recurrent layers, which keep no keys", option
+    if facts.context_parallel > 1:
+        return "context parallelism is on, where blocks behind a window are kept", option
+    if facts.one_kind_of_cache:
+        return (
+            "--disable-hybrid-kv-cache-manager keeps the blocks behind a window",
+            "--disable-hybrid-kv-cache-manager",
+        )
+    return None
+
+
+def giving_up(facts: Facts) -> Iterator[Refusal]:
+    """``drafting.give_up_below`` where nothing of ours drafts, or ranks draft together."""
+    below = facts.options.drafting.give_up_below
+    if below is None or (reason := _why_no_end(facts)) is None:
+        return
+    yield Refusal(
+        "give-up",
+        f"drafting.give_up_below is {below}, and {reason}",
+        "an end of drafting for draft models and heads with a KV cache, by one engine without "
+        "pipeline stages",
+        "leave drafting.give_up_below out",
+    )
+
+
+def _why_no_end(facts: Facts) -> str | None:
+    if facts.speculation is None or not facts.speculation.has_cache:
+        return "there is no draft with a KV cache"
+    if facts.host_drafts:
+        return "vllm-ascend's own proposal drafts for this pair"
+    if facts.data_parallel > 1:
+        return "--data-parallel-size is more than 1: ranks draft together, and each judges alone"
+    if facts.pipeline_parallel > 1:
+        return "--pipeline-parallel-size is more than 1"
+    return None
+
+
+def says_top_tokens(method: str, draft: ModelFacts) -> bool:
+    """Whether vLLM 0.30.0's class of the draft says its likeliest tokens."""
+    if method == "mtp":
+        return draft.model_type in LAYERS
+    if method == "draft_model":
+        return not MODELS.isdisjoint(draft.architectures)
+    # vLLM puts the method before the name of a head that has its target's.
+    prefixed = {f"{method.capitalize()}{name}" for name in draft.architectures}
+    return not HEADS.isdisjoint({*draft.architectures, *prefixed})
+
+
+def top_tokens(facts: Facts) -> Iterator[Refusal]:
+    """``use_local_argmax_reduction``: what model runner V2 refuses behind the draft's loading.
+
+    Ranks tell each other their likeliest tokens, and no logits; vLLM 0.30.0's V2 asks the draft's
+    class for them, and not every class can say it. Model runner V1 passes over the option.
+    """
+    speculation, draft = facts.speculation, facts.draft
+    if facts.runner != "v2" or speculation is None or draft is None or facts.host_drafts:
+        return
+    if not _option(facts, "use_local_argmax_reduction"):
+        return
+    leave_out = "leave use_local_argmax_reduction out"
+    if _option(facts, "draft_sample_method") == "probabilistic":
+        yield Refusal(
+            "draft-option",
+            "use_local_argmax_reduction and a draft_sample_method that is probabilistic are set, "
+            "and a token is drawn from logits, which vLLM does not gather then",
+            "one of the two",
+            leave_out,
+        )
+    if not says_top_tokens(speculation.method, draft):
+        yield Refusal(
+            "draft-option",
+            f"use_local_argmax_reduction is set, and {host_versions.vllm()} has no get_top_tokens "
+            f"for {draft.name} ({draft.model_type}) as a draft of method {speculation.method}",
+            "models and heads of Llama's kind, Qwen3, method dflash, mtp of Qwen3.5 and Gemma 4",
+            leave_out,
+        )
+
+
+CHECKS = (*OF_THE_HOST, cache_of_draft, window_of_draft, giving_up, top_tokens)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Families of models that a host has no right class for, and layers that nothing serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mkv_ascend import host_versions
+from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.rules.facts import Facts
+from mkv_ascend.rules.model import DELTA_ATTENTION, ROLLED_BACK, ModelFacts
+from mkv_ascend.rules.refusal import Refusal
+
+NEVER_ROLLED_BACK = frozenset({"Mamba1", "linear attention"})
+"""Those whose state cannot be, on any host; of Kimi delta attention see ``HostRules``."""
+WITHOUT_CHUNKS = "mimo_v2"
+"""Model types that begin so name a size of chunks and have none; vLLM takes it out."""
+LORA_MULTIPLE = 64
+"""vllm-ascend pads logits to it with adapters, and its kernel reads past an adapter's end."""
+
+
+def family(facts: Facts) -> Iterator[Refusal]:
+    """Families that the host has no class for, or serves wrongly."""
+    drafts = facts.speculation is not None and facts.speculation.method == "draft_model"
+    for model in facts.models:
+        for found in facts.host.unserved_families:
+            as_draft = model.role is Role.DRAFT and drafts
+            if found.is_of(model.architectures, facts.dtype, drafts=as_draft):
+                why = f"{model.name} is {found.why.format(dtype=facts.dtype)}"
+                yield Refusal("family", why, found.possible, found.change)
+                return
+
+
+def chunks(facts: Facts) -> Iterator[Refusal]:
+    """Models whose layers attend in chunks (Llama 4).
+
+    vLLM's metadata builder for chunks makes metadata anew, without what vllm-ascend's reads.
+    """
+    for model in facts.models:
+        size = model.number("attention_chunk_size")
+        if size and not model.model_type.startswith(WITHOUT_CHUNKS):
+            yield Refusal(
+                "chunks",
+                f"layers of {model.name} attend in chunks of {size} tokens "
+                f"({Kind.CHUNKED_LOCAL}), which no backend of {host_versions.vllm_ascend()} serves",
+                "attention to all tokens, or to a sliding window",
+                "choose a model without attention_chunk_size in its configuration",
+            )
+
+
+def adapters(facts: Facts) -> Iterator[Refusal]:
+    """Adapters over vocabularies that vllm-ascend's kernel reads past."""
+    vocabulary = facts.target.number("vocab_size")
+    if facts.lora and vocabulary is not None and vocabulary % LORA_MULTIPLE:
+        yield Refusal(
+            "lora-vocabulary",
+            f"--enable-lora with a vocabulary of {vocabulary} tokens: "
+            f"{host_versions.vllm_ascend()} pads logits to a multiple of {LORA_MULTIPLE}, and "
+            "reads past the end of each adapter",
+            f"vocabularies that are multiples of {LORA_MULTIPLE}",
+            "merge the adapter into the weights, and leave --enable-lora out",
+        )
+
+
+def compressed_executor(facts: Facts) -> Iterator[Refusal]:
+    """A worker in the engine core's own process, where a host cannot serve DeepSeek-V4 there.
+
+    vLLM 0.30.0 sets the block size of its configuration to the least of all groups, 2 to 8 tokens
+    here. vllm-ascend 0.30.0rc2 then asks the layers again, by that size, of which it has no caches
+    (KeyError in ``DSV4_BLOCK_SIZES``). A worker's own process has its own configuration.
+    """
+    if facts.host.compressed_in_one_process or facts.executor != "uni":
+        return
+    if facts.target.is_compressed:
+        yield Refusal(
+            "executor",
+            f"{facts.target.name} on one rank, whose worker vLLM runs in the engine core's own "
+            f"process: {host_versions.vllm_ascend()} asks the layers of "
+            f"{facts.target.model_type} for caches there by a block size that it has none of",
+            "a worker in a process of its own, or several ranks",
+            "add --distributed-executor-backend mp",
+        )
+
+
+def is_taken_back(facts: Facts, model: ModelFacts) -> bool:
+    """Whether ``model`` has layers of KDA, in the form that this host loads and takes back.
+
+    vLLM 0.30.0 asserts an output gate of full rank, as Kimi-K3's (``models/kimi_k3``).
+    """
+    sizes = model.text.get("linear_attn_config")
+    kept = model.recurrent == DELTA_ATTENTION and facts.host.delta_attention_drafts
+    return kept and isinstance(sizes, dict) and bool(sizes.get("use_full_rank_gate"))
+
+
+def states_of_target(facts: Facts) -> Iterator[Refusal]:
+    """A target whose states cannot be taken back where tokens are rejected."""
+    target, vllm = facts.target, host_versions.vllm()
+    kind, name = target.recurrent, target.name
+    if facts.speculation is None or kind is None:
+        return
+    if is_taken_back(facts, target):
+        return
+    change = "leave --speculative-config out for this model"
+    fields = facts.host.states_beside_drafts
+    if kind == DELTA_ATTENTION and facts.host.delta_attention_drafts:
+        reason = (
+            f"{name} has layers of {kind} with an output gate of two factors, and {vllm} loads "
+            "gates of full rank alone (Kimi-K3's), with drafts or without"
+        )
+        change = "serve it with vllm-ascend 0.23.0, without --speculative-config"
+    elif kind in NEVER_ROLLED_BACK or kind == DELTA_ATTENTION:
+        reason = (
+            f"{name} has layers of {kind}, whose state mkv_ascend cannot take back to the last "
+            f"accepted token on {vllm}"
+        )
+    elif target.attention_free:
+        reason = (
+            f"{name} has no attention layer: {vllm} counts accepted tokens of no such model, so "
+            "that accepted drafts would be left out of its states"
+        )
+    elif fields and fields.isdisjoint(target.text):
+        reason = (
+            f"{name} keeps recurrent states other than gated delta nets, KDA, Mamba2 and short "
+            f"convolutions, which no test has taken back on {host_versions.vllm_ascend()}"
+        )
+    else:
+        return
+    yield Refusal(
+        "target-states",
+        f"drafts are asked for, and {reason}",
+        f"speculation over attention layers, and beside them {', '.join(sorted(ROLLED_BACK))}",
+        change,
+    )
+
+
+def states_of_all_blocks(facts: Facts) -> Iterator[Refusal]:
+    """vLLM's mode of states at the end of every block, where a host takes it."""
+    kept = facts.states_of_all_blocks and facts.target.recurrent is not None
+    if kept and facts.host.refuses_states_of_all_blocks:
+        yield Refusal(
+            "kept-states",
+            "--mamba-cache-mode all was asked for: states at the end of every block. On Ascend "
+            f"states are kept at the ends of scheduled chunks, and {host_versions.vllm_ascend()} "
+            "gives that mode blocks as long as the longest context, so that no prefix would be "
+            "found again",
+            "states at the ends of chunks",
+            "use --mamba-cache-mode align",
+        )
+
+
+def one_kind_of_cache(facts: Facts) -> Iterator[Refusal]:
+    """``--disable-hybrid-kv-cache-manager`` beside kinds of layers that vLLM cannot make one of.
+
+    vLLM lets layers with windows keep all keys then. States have no such other form, and neither
+    have DeepSeek-V4's caches; vLLM says so when models are loaded.
+    """
+    if not facts.one_kind_of_cache:
+        return
+    of_draft = facts.speculation is not None and facts.speculation.method == "draft_model"
+    for model in facts.models if of_draft else (facts.target,):
+        if model.is_compressed:
+            kind = "caches of DeepSeek-V4's kinds"
+        elif model.attends_beside_states:
+            kind = f"states ({model.recurrent}) beside keys"
+        else:
+            continue
+        yield Refusal(
+            "layout",
+            f"--disable-hybrid-kv-cache-manager is given, and the {model.role} {model.name} keeps "
+            f"{kind}: vLLM cannot make one kind of cache of them",
+            "the option with models whose layers attend, to all tokens or to windows",
+            "leave --disable-hybrid-kv-cache-manager out",
+        )
+
+
+CHECKS = (
+    *(family, chunks, adapters, compressed_executor, states_of_target, states_of_all_blocks),
+    one_kind_of_cache,
+)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the configuration of a model says that decides whether it can be served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.rules.weight_formats import WeightFormats
+
+GATED_DELTA_RULE = "gated delta rule"
+DELTA_ATTENTION = "Kimi delta attention (KDA)"
+RECURRENT_TYPES = {
+    "qwen3_next": GATED_DELTA_RULE,
+    "qwen3_5_text": GATED_DELTA_RULE,
+    "qwen3_5_moe_text": GATED_DELTA_RULE,
+    "qwen3_5": GATED_DELTA_RULE,
+    "qwen3_5_moe": GATED_DELTA_RULE,
+    "granitemoehybrid": "Mamba2",
+    "bamba": "Mamba2",
+    "falcon_h1": "Mamba2",
+    "nemotron_h": "Mamba2",
+    "zamba2": "Mamba2",
+    "mamba2": "Mamba2",
+    "lfm2": "short convolution",
+    "lfm2_moe": "short convolution",
+    "kimi_linear": DELTA_ATTENTION,
+    "mamba": "Mamba1",
+    "falcon_mamba": "Mamba1",
+    "jamba": "Mamba1",
+    "minimax_text_01": "linear attention",
+    "bailing_moe_linear": "linear attention",
+}
+"""Model type -> what its recurrent layers are."""
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""What configurations call the number of experts of a layer."""
+
+ROLLED_BACK = frozenset({GATED_DELTA_RULE, "Mamba2", "short convolution"})
+"""Recurrent layers whose state can be taken back to the last accepted token."""
+
+ROPE = ("rope_parameters", "rope_scaling")
+"""Where config.json files have the numbers of rotary embeddings, of transformers 5 and before."""
+
+
+def has_windows(text: Mapping[str, Any]) -> bool:
+    """Whether layers attend to the last tokens alone, by the configuration of a language model."""
+    types = text.get("layer_types")
+    if types:
+        return any("sliding" in kind or "chunked" in kind for kind in types)
+    return bool(text.get("sliding_window")) and not _leaves_windows_out(text)
+
+
+def _leaves_windows_out(text: Mapping[str, Any]) -> bool:
+    """Whether no layer has the window that is named: Qwen2's way to switch windows off."""
+    if text.get("use_sliding_window") is False:
+        return True
+    first, layers = text.get("max_window_layers"), text.get("num_hidden_layers")
+    # Layers before that one attend to all tokens.
+    return type(first) is int and type(layers) is int and first >= layers
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """One model. ``values``: its configuration as vLLM has it; ``text``: of its language model.
+
+    ``is_recurrent``, ``attention_free``: as vLLM's class says; whether some layers keep recurrent
+    states, and whether none attends. ``formats``: what ModelSlim's description says; None for a
+    model without one. ``asked_quantization``: as an option says, None where none does.
+    """
+
+    role: Role
+    name: str
+    values: Mapping[str, Any] = field(hash=False)
+    text: Mapping[str, Any] = field(hash=False)
+    is_recurrent: bool = False
+    attention_free: bool = False
+    formats: WeightFormats | None = None
+    asked_quantization: str | None = None
+
+    def number(self, name: str) -> int | None:
+        """A whole number of the language model; None where it has none of this name."""
+        value = self.text.get(name)
+        return value if type(value) is int else None
+
+    @property
+    def model_type(self) -> str:
+        """Model type of the language model."""
+        return str(self.text.get("model_type") or self.values.get("model_type") or "")
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """Names of vLLM's classes, the first that it has being taken."""
+        return tuple(self.values.get("architectures") or self.text.get("architectures") or ())
+
+    @property
+    def quantization(self) -> str | None:
+        """Method of the quantised weights; None for plain ones."""
+        for part in (self.values, self.text):
+            method = (part.get("quantization_config") or {}).get("quant_method")
+            if method is not None:
+                return str(method)
+        return None if self.formats is None else "ascend"
+
+    @property
+    def recurrent(self) -> str | None:
+        """What its recurrent layers are; None for a model of attention layers."""
+        if not self.is_recurrent:
+            return None
+        return RECURRENT_TYPES.get(self.model_type, "recurrent layers")
+
+    @property
+    def is_compressed(self) -> bool:
+        """DeepSeek-V4: every layer names its backend."""
+        return bool(self.text.get("compress_ratios"))
+
+    @property
+    def attends_beside_states(self) -> bool:
+        """Whether some layers keep recurrent states, and some attend."""
+        return self.recurrent is not None and not self.attention_free
+
+    @property
+    def has_indexer(self) -> bool:
+        """Whether layers choose the keys that they attend to."""
+        return self.number("index_topk") is not None
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether layers attend to the last tokens alone: those that it names, or all of them."""
+        return has_windows(self.text)
+
+    @property
+    def has_several_positions(self) -> bool:
+        """Whether a token has a position in time, rows and columns (M-RoPE)."""
+        parts = [part.get(name) for part in (self.text, self.values) for name in ROPE]
+        return any(isinstance(part, Mapping) and "mrope_section" in part for part in parts)
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of its attention layers that keep all tokens."""
+        if self.number("kv_lora_rank") is None:
+            return Kind.FULL_ATTENTION
+        return Kind.SPARSE_MLA if self.has_indexer else Kind.MLA
+
+    @property
+    def head_size(self) -> int | None:
+        """Elements of a key, for MLA of the latent and the rope key; None: not told."""
+        latent = self.number("kv_lora_rank")
+        if latent is not None:
+            return latent + (self.number("qk_rope_head_dim") or 0)
+        # Zamba2 calls it so; its heads are twice as wide as those of other models.
+        size = self.number("attention_head_dim") or self.number("head_dim")
+        width, heads = self.number("hidden_size"), self.number("num_attention_heads")
+        if size is not None or width is None or not heads:
+            return size
+        return width // heads
+
+    @property
+    def num_experts(self) -> int:
+        """Experts of a layer; 0 for a dense model."""
+        return next((number for name in EXPERTS if (number := self.number(name))), 0)
+
+    @property
+    def mtp_layers(self) -> int:
+        """Layers of its own multi-token predictor."""
+        names = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "n_predict")
+        return next((number for name in names if (number := self.number(name))), 0)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What drafts of mkv_ascend cannot be served with on vLLM's model runner V2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from mkv_ascend.rules.facts import Facts, SpeculationFacts
+from mkv_ascend.rules.model import ROLLED_BACK, ModelFacts, has_windows
+from mkv_ascend.rules.parallelism import is_replicated
+from mkv_ascend.rules.refusal import Refusal
+
+METHODS = ("draft_model", "eagle", "eagle3", "mtp", "dflash")
+"""Methods of speculative decoding that our speculators serve in model runner V2."""
+DENSE_OVER_SHARES = ("draft_model", "eagle", "eagle3", "mtp")
+MLA_OVER_SHARES = ("draft_model", "mtp")
+SPARSE_OVER_SHARES = ("mtp",)
+"""Methods whose drafts of such layers are judged where ranks share keys."""
+REPLICATED = ("draft_model", "eagle", "eagle3", "dflash")
+"""Methods whose drafts are judged where each rank keeps all of their keys."""
+MOVE_WITH_MTP = frozenset({"deepseek_v3", "glm4_moe", "qwen3_next"})
+"""Model types whose drafting layers are judged while their experts move with the target's."""
+ON_V1 = ("model runner V1", "set VLLM_USE_V2_MODEL_RUNNER=0")
+
+
+def is_judged_over_shares(
+    method: str,
+    draft: Mapping[str, Any],
+    target: Mapping[str, Any],
+    *,
+    replicated: bool,
+    splits_rows: bool,
+) -> bool:
+    """Whether tests judge such a draft on V2 where ranks share the keys of each sequence.
+
+    Args:
+        draft, target: configurations of the language models, without recurrent layers.
+        replicated: whether each rank keeps all keys of the draft.
+        splits_rows: whether ranks split rows of sparse attention, too (``enable_dsa_cp``).
+    """
+    compressed = any(text.get("compress_ratios") for text in (draft, target))
+    if compressed or has_windows(target):
+        return False
+    if draft.get("index_topk") is not None:
+        # vllm-ascend gives the indexer of a draft room for all keys if the target has one, too.
+        return method in SPARSE_OVER_SHARES and "index_topk" in target and not splits_rows
+    latent = draft.get("kv_lora_rank") is not None
+    dense = REPLICATED if replicated else DENSE_OVER_SHARES
+    return method in (MLA_OVER_SHARES if latent else dense)
+
+
+def is_judged_where_experts_move(
+    method: str, draft: ModelFacts, target: ModelFacts, copies: int
+) -> bool:
+    """Whether tests judge such a draft on V2 beside experts that move.
+
+    With copies vllm-ascend 0.30.0rc2 gives wrong tokens of some targets without a draft, too, and
+    vLLM 0.30.0 fills no copies of drafting layers.
+
+    Args:
+        copies: experts of a layer beyond those of the checkpoint (``num_redundant_experts``).
+    """
+    if copies:
+        return False
+    return not draft.num_experts or (method == "mtp" and target.model_type in MOVE_WITH_MTP)
+
+
+Asked = Callable[[Facts, SpeculationFacts, ModelFacts], object]
+
+
+def _shares(facts: Facts, speculation: SpeculationFacts, draft: ModelFacts) -> bool:
+    target = facts.target
+    return facts.decode_context_parallel > 1 and not (
+        target.recurrent is None
+        and draft.recurrent is None
+        and is_judged_over_shares(
+            speculation.method,
+            draft.text,
+            target.text,
+            replicated=is_replicated(facts),
+            splits_rows=bool(facts.ascend.get("enable_dsa_cp")),
+        )
+    )
+
+
+def _experts_move(facts: Facts, speculation: SpeculationFacts, draft: ModelFacts) -> bool:
+    return facts.enable_eplb and not is_judged_where_experts_move(
+        speculation.method, draft, facts.target, facts.eplb_copies
+    )
+
+
+TABLE: tuple[tuple[str, Asked, str, str], ...] = (
+    # vLLM's AsyncScheduler alone lets a request wait until each stage has its tokens. The other one
+    # schedules verify steps that are under way once more, and tokens are wrong.
+    (
+        "pipeline stages without asynchronous scheduling",
+        lambda facts, *_: facts.pipeline_parallel > 1 and not facts.async_scheduling,
+        "stages with asynchronous scheduling, the default, or model runner V1",
+        "leave --no-async-scheduling and disable_padded_drafter_batch out, or set "
+        "VLLM_USE_V2_MODEL_RUNNER=0",
+    ),
+    # vLLM 0.30.0 runs it on V2 alone, and vllm-ascend 0.30.0rc2 refuses it on V1.
+    (
+        "prefill context parallelism",
+        lambda facts, *_: facts.prefill_context_parallel > 1,
+        "prefill context parallelism on model runner V2 without a draft (vLLM's model runner V1 "
+        "has none)",
+        "leave prefill_context_parallel_size out, or the draft",
+    ),
+    (
+        "decode context parallelism, but for drafts of dense layers (draft_model, eagle, eagle3, "
+        "mtp, dflash), of MLA (draft_model, mtp) and, for targets of sparse MLA, of sparse MLA "
+        "(mtp), beside targets without windows or recurrent states,",
+        _shares,
+        *ON_V1,
+    ),
+    # vllm-ascend refuses it on V1.
+    (
+        "--enable-eplb, but for drafts without experts and method mtp of DeepSeek-V3, GLM-4 and "
+        "Qwen3-Next, without num_redundant_experts,",
+        _experts_move,
+        "experts that stay where they are, or --enable-eplb without a draft",
+        "leave --enable-eplb out, or num_redundant_experts, or the draft",
+    ),
+    # vllm-ascend 0.30.0rc2 shares tokens out beside experts on ranks of their own alone.
+    (
+        "sequence parallelism (enable_flashcomm1)",
+        lambda facts, *_: facts.sequence_parallel and facts.expert_parallel,
+        *ON_V1,
+    ),
+    ("lmhead_tensor_parallel_size", lambda facts, *_: facts.splits_vocabulary, *ON_V1),
+    # The device trims each request's drafts; a proposal is planned from numbers on the host.
+    (
+        "enable_adaptive_verification",
+        lambda _, speculation, __: speculation.options.get("enable_adaptive_verification"),
+        "as many draft tokens for all requests of a step (vLLM's model runner V1 has no adaptive "
+        "verification)",
+        "leave enable_adaptive_verification out, or set num_speculative_tokens_per_batch_size",
+    ),
+    # Builders of other states capture verify steps of the largest K alone, or none.
+    (
+        "num_speculative_tokens_per_batch_size in full graphs of a target whose recurrent layers "
+        "are neither gated delta nets nor Mamba2 nor short convolutions",
+        lambda facts, *_: (
+            facts.dynamic_speculation
+            and facts.has_full_graphs
+            and facts.target.recurrent is not None
+            and facts.target.recurrent not in ROLLED_BACK
+            and "linear_num_value_heads" not in facts.target.text
+        ),
+        *ON_V1,
+    ),
+    (
+        "parallel drafting",
+        lambda _, speculation, __: (
+            speculation.options.get("parallel_drafting") and speculation.method != "dflash"
+        ),
+        *ON_V1,
+    ),
+    (
+        "a head whose later passes reuse the first one's choice of keys",
+        lambda _, __, draft: draft.values.get("index_share_for_mtp_iteration"),
+        *ON_V1,
+    ),
+    (
+        "drafting layers that take turns (Step-3.5's, with more than one of them)",
+        lambda facts, *_: facts.layers_in_turn > 1,
+        *ON_V1,
+    ),
+)
+"""What is asked for, when it is, what is possible and what to change."""
+
+
+def drafts_on_v2(facts: Facts) -> Iterator[Refusal]:
+    """What of a configuration the drafts of model runner V2 do not serve."""
+    speculation, draft = facts.speculation, facts.draft
+    if facts.runner != "v2" or speculation is None or draft is None:
+        return
+    if speculation.method not in METHODS:
+        return
+    for words, asked, possible, change in TABLE:
+        if asked(facts, speculation, draft):
+            what = f"{words} with drafts of mkv_ascend on model runner V2"
+            yield Refusal("runner", what, possible, change)
+
+
+CHECKS = (drafts_on_v2,)

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations that rules refuse, with the code of the refusal, and some next to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mkv_ascend.adapters import installed
+from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.config import parse_config
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.rules.facts import DeviceFacts, Facts, SpeculationFacts
+from mkv_ascend.rules.model import ModelFacts
+from mkv_ascend.rules.weight_formats import WeightFormats
+
+OLD, NEW = (
+    next(one.RULES for one in installed.adapters() if one.RULES.vllm == release)
+    for release in ("0.23", "0.30")
+)
+A2 = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 128256,
+}
+MOE = {**LLAMA, "model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+MOE["n_routed_experts"] = 64
+V4 = {**LLAMA, "model_type": "deepseek_v4", "compress_ratios": [4, 128]}
+LFM2 = {**LLAMA, "model_type": "lfm2", "conv_L_cache": 3}
+JAMBA = {**LLAMA, "model_type": "jamba"}
+WINDOWS = {**LLAMA, "layer_types": ["sliding_attention"], "sliding_window": 512}
+HEAD = {**LLAMA, "num_hidden_layers": 1}
+IN_EIGHT_BITS = WeightFormats(frozenset({"W8A8"}), frozenset({0}))
+
+
+def model(
+    values: dict[str, Any],
+    role: Role = Role.TARGET,
+    *,
+    recurrent: bool = False,
+    alone: bool = False,
+    formats: WeightFormats | None = None,
+) -> ModelFacts:
+    name = f"the {role} of a test"
+    return ModelFacts(role, name, values, values, recurrent or alone, alone, formats)
+
+
+def facts(
+    values: dict[str, Any] = LLAMA, *, ours: dict[str, Any] | None = None, **given: Any
+) -> Facts:
+    options = parse_config({"mkv_ascend": ours or {}})
+    kept = {"target": model(values), "device": A2, "host": OLD, "max_model_len": 8192}
+    return Facts(options=options, **{**kept, **given})
+
+
+def pair(
+    draft: dict[str, Any] = HEAD,
+    method: str = "draft_model",
+    tokens: int = 3,
+    *,
+    target: dict[str, Any] = LLAMA,
+    recurrent: bool = False,
+    alone: bool = False,
+    options: dict[str, Any] | None = None,
+    **given: Any,
+) -> Facts:
+    found = model(draft, Role.DRAFT, recurrent=recurrent, alone=alone)
+    if method == "mtp":
+        found = replace(found, name=model(target).name)
+    speculation = SpeculationFacts(method, tokens, options or {})
+    return facts(target, speculation=speculation, draft=found, **given)
+
+
+def looked_up(values: dict[str, Any] = LLAMA, **given: Any) -> Facts:
+    return facts(values, speculation=SpeculationFacts("ngram", 3, {}), **given)
+
+
+SERVED = {
+    "alone": facts(),
+    "a draft": pair(),
+    "15 tokens": pair(tokens=15),
+    "a head of one layer that names a whole model": pair(
+        method="eagle", named_by_draft=("LlamaForCausalLM",)
+    ),
+    "a head": pair(method="eagle3", named_by_draft=("LlamaForCausalLMEagle3",)),
+    "a draft of states": pair(LFM2, recurrent=True),
+    "looked up beside states": looked_up(LFM2, target=model(LFM2, recurrent=True)),
+    "Mamba1 without a draft": facts(target=model(JAMBA, recurrent=True)),
+    "mtp": pair(MOE, "mtp", target=MOE),
+    "stages": pair(pipeline_parallel=2),
+    "devices of other nodes": facts(devices_needed=None),
+    "8 devices": facts(devices_needed=8),
+    "DeepSeek-V4 in one process where a host can": facts(V4, executor="uni"),
+    "windows in graphs of decodes": pair(target=WINDOWS, graph_mode="FULL_DECODE_ONLY"),
+    "heads of 128 in 8 bits": facts(
+        target=model({**LLAMA, "architectures": ["Qwen3ForCausalLM"]}, formats=IN_EIGHT_BITS)
+    ),
+    "moved experts": facts(
+        MOE, expert_parallel=True, tensor_parallel=8, ascend={"eplb_config": {"dynamic_eplb": True}}
+    ),
+    "a window": pair(ours={"drafting": {"window": 512}}),
+    "shares": pair(decode_context_parallel=2, tensor_parallel=2, host=NEW),
+    "V2": pair(runner="v2", host=NEW),
+    "experts of a dense draft that move on V2": pair(runner="v2", host=NEW, enable_eplb=True),
+    "probabilistic on V2": pair(
+        runner="v2", host=NEW, options={"draft_sample_method": "probabilistic"}
+    ),
+    "connector of host memory": facts(connectors=frozenset({"OffloadingConnector"}), host=NEW),
+}
+
+V2_GIVEN: dict[str, dict[str, Any]] = {
+    "shares of prompts": {"prefill_context_parallel": 2},
+    "shares beside windows": {"decode_context_parallel": 2, "target": WINDOWS},
+    "moving experts": {"draft": MOE, "enable_eplb": True},
+    "copies of experts": {"enable_eplb": True, "eplb_copies": 2},
+    "a split vocabulary": {"ascend": {"finegrained_tp_config": {"lmhead_tensor_parallel_size": 2}}},
+    "sequence parallelism": {
+        "tensor_parallel": 2,
+        "expert_parallel": True,
+        "ascend": {"enable_flashcomm1": True},
+    },
+    "adaptive verification": {"options": {"enable_adaptive_verification": True}},
+    "parallel drafting": {"options": {"parallel_drafting": True}},
+    "one choice of keys": {"draft": {**HEAD, "index_share_for_mtp_iteration": True}},
+}
+
+REFUSED: dict[str, tuple[str, Facts]] = {
+    "float32": ("dtype", facts(dtype="float32")),
+    "DeepSeek-V4 in half": ("dtype", facts(V4, dtype="float16")),
+    "fp8 cache": ("kv-cache-dtype", facts(cache_dtype="fp8")),
+    "int8 cache of plain weights": ("kv-cache-dtype", facts(cache_dtype="int8", host=NEW)),
+    "fp8 weights": (
+        "weight-format",
+        facts({**LLAMA, "quantization_config": {"quant_method": "fp8"}}),
+    ),
+    "8 bits of a family whose scales are not loaded": (
+        "cache-format",
+        facts(target=model(LLAMA, formats=IN_EIGHT_BITS)),
+    ),
+    "MiniMax-M2 drafts": (
+        "family",
+        pair({**HEAD, "architectures": ["MiniMaxM2ForCausalLM"]}),
+    ),
+    "chunks": ("chunks", facts({**LLAMA, "attention_chunk_size": 8192})),
+    "adapters over an odd vocabulary": (
+        "lora-vocabulary",
+        facts({**LLAMA, "vocab_size": 32001}, lora=True),
+    ),
+    "DeepSeek-V4 in one process": ("executor", facts(V4, executor="uni", host=NEW)),
+    "drafts beside Mamba1": (
+        "target-states",
+        looked_up(target=model(JAMBA, recurrent=True)),
+    ),
+    "drafts beside states alone": ("target-states", looked_up(target=model(LFM2, alone=True))),
+    "states of every block": (
+        "kept-states",
+        facts(target=model(LFM2, recurrent=True), states_of_all_blocks=True, host=NEW),
+    ),
+    "one kind of cache beside states": (
+        "layout",
+        facts(target=model(LFM2, recurrent=True), one_kind_of_cache=True),
+    ),
+    "blocks of 100": ("block-size", facts(block_size=100)),
+    "OffloadingConnector": (
+        "kv-connector",
+        facts(connectors=frozenset({"OffloadingConnector"})),
+    ),
+    "states and SimpleCPUOffloadConnector": (
+        "kv-connector",
+        facts(
+            target=model(LFM2, recurrent=True),
+            connectors=frozenset({"SimpleCPUOffloadConnector"}),
+        ),
+    ),
+    "a draft beside DeepSeek-V4 and transfer": (
+        "draft-caches",
+        pair(target=V4, host=NEW, has_transfer=True),
+    ),
+    "more devices than there are": ("devices", facts(devices_needed=16)),
+    "a draft on fewer ranks": (
+        "draft-ranks",
+        pair(tensor_parallel=2, options={"draft_tensor_parallel_size": 1}),
+    ),
+    "images over stages": (
+        "pipeline",
+        pair(target={**LLAMA, "vision_config": {}}, pipeline_parallel=2),
+    ),
+    "Granite 4 over stages": (
+        "pipeline",
+        looked_up(
+            target=model({**LLAMA, "model_type": "granitemoehybrid"}, recurrent=True),
+            pipeline_parallel=2,
+        ),
+    ),
+    "windows over shares of prompts": (
+        "draft-shares",
+        pair(WINDOWS, prefill_context_parallel=2),
+    ),
+    "keys on each rank of MLA": (
+        "draft-shares",
+        pair(
+            MOE, target=MOE, ours={"kv_cache": {"replicate_draft": True}}, decode_context_parallel=2
+        ),
+    ),
+    "16 tokens": ("tokens-per-step", pair(tokens=16)),
+    "a whole model as a head": (
+        "draft-class",
+        pair(LLAMA, "eagle3", named_by_draft=("LlamaForCausalLM",)),
+    ),
+    "an EAGLE-3 head as a model": (
+        "draft-class",
+        pair(named_by_draft=("LlamaForCausalLMEagle3",)),
+    ),
+    "a head of another width": ("hidden-size", pair({**HEAD, "hidden_size": 2048}, "eagle3")),
+    "a draft of Mamba1": ("draft-states", pair(JAMBA, recurrent=True)),
+    "a draft of states alone": ("draft-states", pair(LFM2, alone=True)),
+    "a recurrent draft and transfer": (
+        "recurrent-draft-option",
+        pair(LFM2, recurrent=True, has_transfer=True),
+    ),
+    "eagle3 over DeepSeek-V4": ("head-states", pair(HEAD, "eagle3", target=V4)),
+    "depths beyond": (
+        "head-depths",
+        pair({**HEAD, "eagle_aux_hidden_state_layer_ids": [2, 99]}, "eagle3"),
+    ),
+    "dflash over shares": ("dflash", pair(HEAD, "dflash", prefill_context_parallel=2)),
+    "windows in blocks": ("dflash", pair({**WINDOWS, "num_hidden_layers": 1}, "dflash")),
+    "M-RoPE": ("draft-rope", pair({**HEAD, "rope_scaling": {"mrope_section": [1, 2, 3]}})),
+    "without padding": ("draft-batch", pair(options={"disable_padded_drafter_batch": True})),
+    "probabilistic on V1": (
+        "draft-option",
+        pair(host=NEW, options={"draft_sample_method": "probabilistic"}),
+    ),
+    "logits processors": ("logits-processors", looked_up(logits_processors=True)),
+    "dtype of no draft's cache": (
+        "draft-dtype",
+        facts(ours={"kv_cache": {"draft_dtype": "float16"}}),
+    ),
+    "a window of MLA": (
+        "draft-window",
+        pair(MOE, target=MOE, ours={"drafting": {"window": 512}}),
+    ),
+    "giving up what is looked up": (
+        "give-up",
+        looked_up(ours={"drafting": {"give_up_below": 0.2}}),
+    ),
+    "top tokens": (
+        "draft-option",
+        pair(
+            {**HEAD, "architectures": ["MixtralForCausalLM"]},
+            runner="v2",
+            host=NEW,
+            options={"use_local_argmax_reduction": True},
+        ),
+    ),
+    "stages in turn on V2": (
+        "runner",
+        pair(runner="v2", host=NEW, pipeline_parallel=2, async_scheduling=False),
+    ),
+    **{
+        f"{name} on V2": ("runner", pair(runner="v2", host=NEW, **given))
+        for name, given in V2_GIVEN.items()
+    },
+    "experts that move between no ranks": (
+        "expert-places",
+        facts(MOE, ascend={"eplb_config": {"dynamic_eplb": True}}),
+    ),
+    "copies of experts": (
+        "expert-places",
+        looked_up(
+            MOE,
+            expert_parallel=True,
+            tensor_parallel=8,
+            ascend={"eplb_config": {"dynamic_eplb": True, "num_redundant_experts": 8}},
+        ),
+    ),
+    "experts of the draft alone": (
+        "experts",
+        pair({**HEAD, "num_local_experts": 8}, tensor_parallel=2, ascend={"enable_flashcomm1": 1}),
+    ),
+    "weights in the host's memory": ("host-option", facts(cpu_offload_gb=4.0)),
+    "weights of two models layer by layer": ("host-option", pair(prefetches_weights=True)),
+    "FLASHINFER": ("backend-name", facts(vllm_backends=("FLASHINFER", None))),
+    "a backend of another kind": ("backend", facts(ours={"attention": {"target": "mla"}})),
+    "heads of 72": ("backend", facts({**LLAMA, "head_dim": 72})),
+    "whole graphs of what is not compiled": (
+        "graph-mode",
+        facts(graph_mode="FULL_DECODE_ONLY", is_compiled=False),
+    ),
+    "whole graphs of windows": (
+        "graph-mode",
+        looked_up(WINDOWS, graph_mode="FULL", target=model(WINDOWS)),
+    ),
+}
