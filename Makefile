@@ -5,6 +5,8 @@ PYTHON ?= python3
 ifneq ($(origin HOST),command line)
 HOST := 0.23
 endif
+# Which part of `rest`.
+SHARD ?= 1/1
 BIN := .venv$(patsubst %,-%,$(filter-out 0.23,$(HOST)))/bin
 CHECKS := $(BIN)/python tools/checks.py --host '$(HOST)'
 
@@ -37,8 +39,8 @@ test: setup ## lint, type check, docs, unit tests, one engine of each kind on th
 test-all: setup ## what test runs, packaging, and all other engines (half an hour)
 	@$(CHECKS) --all
 
-rest: setup ## what test-all runs beyond test
-	@$(CHECKS) $(if $(filter 0.23,$(HOST)),packaging) rest
+rest: setup ## what test-all runs beyond test; SHARD=2/4 runs the second quarter of its engines
+	@$(CHECKS) --shard '$(SHARD)' $(if $(filter 0.23:1/%,$(HOST):$(SHARD)),packaging) rest
 
 lint: setup ## ruff, clang-format, import-linter
 	@$(CHECKS) lint

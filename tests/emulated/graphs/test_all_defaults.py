@@ -102,6 +102,7 @@ def test_beside_recurrent_states(runner):
     run_and_judge(target, "llama_draft", "draft_model", asked, {**TRITON, **runner})
 
 
+@pytest.mark.nightly("16 of 140 choices of this model lie within 0.05: near ties in bfloat16")
 @pytest.mark.host("0.23")
 def test_beside_compressed_keys():
     """DeepSeek-V4's own layer. Its hits are longer than these prompts."""
