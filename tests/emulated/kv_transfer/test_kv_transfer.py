@@ -3,7 +3,6 @@
 
 import functools
 import importlib
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,11 +16,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import (
 )
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
-from mkv_ascend.rules.kv_cache import (
-    ConnectorError,
-    check_connectors,
-)
-from tests.support import hosts, programs
+from mkv_ascend.adapters.common.judge.facts_of_config import connector_names
+from mkv_ascend.rules.kv_cache import OFFLOADING, SIMPLE_OFFLOAD
+from tests.support import programs
 from tests.support.pairs import scenario
 
 pytestmark = pytest.mark.host("0.23")
@@ -86,29 +83,27 @@ def asked(name=None, offloading_gib=None, **extra):
     )
 
 
+INSIDE = [{"kv_connector": OFFLOADING}, {"kv_connector": "UCMConnector"}]
+
+
 @pytest.mark.parametrize(
-    "config",
+    ("config", "simple", "names"),
     [
-        asked("OffloadingConnector"),
-        asked("MultiConnector", connectors=[{"kv_connector": "OffloadingConnector"}]),
-        asked(offloading_gib=4),
+        (asked(OFFLOADING), "0", {OFFLOADING}),
+        (
+            asked("MultiConnector", connectors=INSIDE),
+            "0",
+            {"MultiConnector", OFFLOADING, "UCMConnector"},
+        ),
+        (asked(offloading_gib=4), "0", {OFFLOADING}),
+        (asked(offloading_gib=4), "1", {SIMPLE_OFFLOAD}),
+        (asked(), "0", set()),
     ],
-    ids=["by name", "inside another", "by size"],
+    ids=["by name", "inside another", "by size", "by size, simple", "none"],
 )
-def test_vllms_offloading_connector_is_refused(config):
-    rules = hosts.ADAPTER.RULES
-    with pytest.raises(ConnectorError, match=r"tuple of tensors.*SimpleCPUOffloadConnector"):
-        check_connectors(config, rules)
-    check_connectors(config, replace(rules, offloads_split_caches=True))
-
-
-def test_others_are_not_refused(monkeypatch):
-    rules = hosts.ADAPTER.RULES
-    check_connectors(asked(), rules)
-    several = asked("MultiConnector", connectors=[{"kv_connector": "UCMConnector"}])
-    check_connectors(several, rules)
-    monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", "1")
-    check_connectors(asked(offloading_gib=4), rules)
+def test_connectors_are_judged_wherever_they_are_named(config, simple, names, monkeypatch):
+    monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", simple)
+    assert connector_names(config) == names
 
 
 def test_vllms_offloading_connector_cannot_take_tuples():

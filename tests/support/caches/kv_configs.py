@@ -67,6 +67,7 @@ def config(
         ),
         cache_config=SimpleNamespace(
             cache_dtype="auto",
+            kv_offloading_size=None,
             mamba_cache_mode="none",
             num_gpu_blocks_override=blocks,
             hash_block_size=hash_block_size,
