@@ -74,10 +74,10 @@ def asked(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("answer: ")) for line in lines]
 
 
-@pytest.fixture(scope="module")
-def answers(folders: dict[str, str]) -> tuple[Answers, Answers]:
+def questions_and_answers(
+    rows: dict[str, list[str]], folders: dict[str, str]
+) -> tuple[Answers, Answers]:
     """What check says of each, and what ``create_engine_config`` says where no rule is asked."""
-    rows = {**SERVED, **{n: row[0] for n, row in (UNREADABLE | REFUSED).items()}}
     questions = [
         {
             "words": [part for word in words for part in whole(word, folders)],
@@ -92,6 +92,12 @@ def answers(folders: dict[str, str]) -> tuple[Answers, Answers]:
         dict(zip(names, both[: len(names)], strict=True)),
         dict(zip(names, both[len(names) :], strict=True)),
     )
+
+
+@pytest.fixture(scope="module")
+def answers(folders: dict[str, str]) -> tuple[Answers, Answers]:
+    rows = {**SERVED, **{name: row[0] for name, row in (UNREADABLE | REFUSED).items()}}
+    return questions_and_answers(rows, folders)
 
 
 @pytest.mark.parametrize("name", SERVED)

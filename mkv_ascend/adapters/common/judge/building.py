@@ -276,11 +276,12 @@ def _runner_with_models(config: VllmConfig) -> Any:
     import torch
     from vllm.config import get_layers_from_vllm_config, set_current_vllm_config
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-    from vllm.model_executor.model_loader import get_model
+    from vllm.model_executor.model_loader import get_model, get_model_loader
     from vllm.platforms import current_platform
 
     from mkv_ascend.adapters.common.runner import MkvModelRunner
 
+    get_model_loader(config.load_config)  # An engine meets an unknown --load-format here.
     _rotary_tables_where_needed()
     _keep_tables_off_the_device()
     _copy_nothing_without_memory()
