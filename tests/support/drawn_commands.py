@@ -68,8 +68,8 @@ def drawn(number: int) -> list[str]:
             words += [option, "2"]
     if draw.random() < 0.7:
         words += _draft(draw)
-    for option in draw.sample(OPTIONS, draw.choice((0, 0, 1, 1, 2, 3))):
-        words += option
+    for chosen in draw.sample(OPTIONS, draw.choice((0, 0, 1, 1, 2, 3))):
+        words += chosen
     return words
 
 

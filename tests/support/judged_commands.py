@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judges commands one after another, each in a copy of a process that imported vLLM once.
 
-``python -m tests.support.judged_commands`` reads a JSON list of questions of
+``python -m tests.support.judged_commands`` reads lines of JSON, questions of
 ``mkv_ascend/adapters/common/judge/answer.py``, and prints a line of JSON for each answer. With
 ``"raw": true`` in a question it says what vLLM and vllm-ascend say of it themselves.
 """
@@ -44,7 +44,8 @@ def main() -> None:
     from vllm import AsyncEngineArgs  # noqa: F401
     from vllm.entrypoints.cli.serve import ServeSubcommand  # noqa: F401
 
-    for question in json.loads(sys.stdin.read()):
+    for line in sys.stdin:
+        question = json.loads(line)
         reader, writer = os.pipe()
         if os.fork() == 0:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

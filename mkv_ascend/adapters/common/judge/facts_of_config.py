@@ -199,8 +199,10 @@ def _model(model: ModelConfig, role: Role) -> ModelFacts:
 
 
 def _values(config: Any) -> Mapping[str, Any]:
+    """What a configuration holds, by the names that all models have as well (Bloom: ``n_head``)."""
     values: Mapping[str, Any] = config.to_dict()
-    return values
+    aliases = getattr(config, "attribute_map", {}).items()
+    return {**{name: values[own] for name, own in aliases if own in values}, **values}
 
 
 def _named_in_file(model: ModelConfig) -> tuple[str, ...]:
