@@ -49,7 +49,7 @@ def test_vllms_option_for_the_draft_is_honoured():
         (
             "deepseek_v2_target",
             {"target": "flash_attention_3"},
-            ["every attention layer of the target", "mla", "would fit: mla"],
+            ["every attention layer of the target", "mla", "Possible: mla"],
         ),
         (
             "llama_target",

@@ -37,7 +37,7 @@ from mkv_ascend.adapters.common.patches import (
 from mkv_ascend.adapters.common.platform import STOCK_WORKER, MkvPlatform
 from mkv_ascend.adapters.common.runner import MkvModelRunner
 from mkv_ascend.adapters.contract import WORKER
-from mkv_ascend.config import ConfigError
+from mkv_ascend.rules.refusal import RefusedError
 from tests.support import hosts
 
 engine_core = hosts.module("kv_cache.engine_core")
@@ -184,7 +184,7 @@ def test_processors_of_installed_packages_are_told_beside_drafts(
 
 
 def test_options_are_checked_before_anything_else(configure):
-    with pytest.raises(ConfigError, match=r"mkv_ascend\.attention\.targets"):
+    with pytest.raises(RefusedError, match=r"mkv_ascend\.attention\.targets"):
         configure(STOCK_WORKER, {"mkv_ascend": {"attention": {"targets": "mla"}}})
 
 
