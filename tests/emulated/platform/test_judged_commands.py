@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
+from tests.support import hosts
 from tests.support.published_models import PUBLISHED
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.host("0.23")]
 TABLE = json.loads((Path(__file__).resolve().parents[2] / "data" / "commands.json").read_text())
 SERVED, UNREADABLE, REFUSED = (TABLE[kind] for kind in ("served", "unreadable", "refused"))
 DEVICE = {
@@ -56,6 +57,22 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
         found[name] = str(folder)
     return found
+
+
+OTHERWISE_ON_0_30 = {
+    "a draft over shares of prompts": "vllm-ascend 0.30.0rc2 has no prefill context parallelism",
+    "a layer pattern that transformers does not read": "its transformers reads the pattern",
+    "steps that hold no request": "vLLM 0.30.0 lets chunks of a prompt be as short",
+    "no room beside drafts": "vLLM 0.30.0 lets chunks of a prompt be as short",
+    "fp8 cache": "an assertion of vllm-ascend 0.30.0rc2 without words refuses it",
+    "an unknown parser of thoughts": "vLLM 0.30.0 asks for the tokenizer first",
+}
+
+
+def skip_where_otherwise(name: str) -> None:
+    """Leave out what the second host judges otherwise than the table has it."""
+    if hosts.NAME == "vllm_ascend_0_30" and name in OTHERWISE_ON_0_30:
+        pytest.skip(OTHERWISE_ON_0_30[name])
 
 
 class Judge:
@@ -105,6 +122,7 @@ def judge(folders: dict[str, str]) -> Iterator[Judge]:
 @pytest.mark.parametrize("name", SERVED)
 def test_what_is_served_is_told_with_its_memory(name: str, judge: Judge) -> None:
     """That vLLM makes a configuration of it, too, is a part of the answer."""
+    skip_where_otherwise(name)
     found = judge.ask(SERVED[name])
     assert found["answer"] == "served", found
     assert found["unplanned"] == ""
@@ -122,6 +140,7 @@ def test_what_cannot_be_read_is_said_in_vllms_words(name: str, judge: Judge) -> 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_served_is_refused(name: str, judge: Judge) -> None:
+    skip_where_otherwise(name)
     words, code, says = REFUSED[name]
     found = judge.ask(words)
     assert found["answer"] == "refused", found
@@ -132,6 +151,7 @@ def test_what_is_not_served_is_refused(name: str, judge: Judge) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in REFUSED.items() if row[1] != "memory"])
 def test_words_of_the_host_are_told_where_it_refuses(name: str, judge: Judge) -> None:
+    skip_where_otherwise(name)
     words, code, _ = REFUSED[name]
     theirs = judge.ask(words, raw=True)
     if theirs["answer"] == "served" and name not in WHILE_MODELS_ARE_BUILT:
