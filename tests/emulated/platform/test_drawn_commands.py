@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.emulated.platform.test_judged_commands import Judge, folders, judge
+from tests.support.command_judge import Judge, folders, judge
 from tests.support.drawn_commands import drawn
 
 __all__ = ["folders", "judge"]

@@ -8,55 +8,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support import hosts
-from tests.support.published_models import PUBLISHED
+from tests.support.command_judge import Judge, folders, judge
+
+__all__ = ["folders", "judge"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.host("0.23")]
 TABLE = json.loads((Path(__file__).resolve().parents[2] / "data" / "commands.json").read_text())
 SERVED, UNREADABLE, REFUSED = (TABLE[kind] for kind in ("served", "unreadable", "refused"))
-DEVICE = {
-    "count": 8,
-    "count_is_known": True,
-    "memory_bytes": 64 << 30,
-    "generation": "A2",
-    "source": "a test",
-}
-ROOM = {"EMULATED_NPU_DEVICES": "64", "EMULATED_NPU_MEMORY": "64GiB"}
 WHILE_MODELS_ARE_BUILT = {"an unknown loader"}
 """What vLLM refuses behind the configuration."""
-
-
-def whole(word: str, folders: dict[str, str]) -> list[str]:
-    """A word of the table as ``vllm serve`` has it."""
-    if word.startswith("draft:"):
-        _, method, tokens, model = word.split(":")
-        given: dict[str, Any] = {"method": method, "num_speculative_tokens": int(tokens)}
-        if model:
-            given["model"] = folders[model]
-        return ["--speculative-config", json.dumps(given)]
-    for name, folder in folders.items():
-        word = word.replace("{" + name + "}", folder)
-    return [folders.get(word, word)]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    found = {}
-    for name, values in PUBLISHED.items():
-        folder = tmp_path_factory.mktemp("published") / name
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
-        found[name] = str(folder)
-    return found
 
 
 OTHERWISE_ON_0_30 = {
@@ -73,50 +38,6 @@ def skip_where_otherwise(name: str) -> None:
     """Leave out what the second host judges otherwise than the table has it."""
     if hosts.NAME == "vllm_ascend_0_30" and name in OTHERWISE_ON_0_30:
         pytest.skip(OTHERWISE_ON_0_30[name])
-
-
-class Judge:
-    """One process that answers questions one after another, each answer once."""
-
-    def __init__(self, folders: dict[str, str]) -> None:
-        self._folders = folders
-        self._known: dict[tuple[str, bool], dict[str, Any]] = {}
-        variables = {**os.environ, **ROOM, "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-        variables["EMULATED_NPU_FLOAT32_COMPUTE"] = "0"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.judged_commands"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=variables,
-            text=True,
-        )
-
-    def ask(self, words: list[str], *, raw: bool = False) -> dict[str, Any]:
-        """What check says; ``raw``: what ``create_engine_config`` says where no rule is asked."""
-        key = (json.dumps(words), raw)
-        if key not in self._known:
-            given = [part for word in words for part in whole(word, self._folders)]
-            question = {"words": given, "device": DEVICE, "plan": False, "raw": raw}
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            print(json.dumps(question), file=self._process.stdin, flush=True)
-            lines = iter(self._process.stdout.readline, "")
-            answer = next(line for line in lines if line.startswith("answer: "))
-            self._known[key] = json.loads(answer.removeprefix("answer: "))
-        return self._known[key]
-
-    def stop(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-
-@pytest.fixture(scope="module")
-def judge(folders: dict[str, str]) -> Iterator[Judge]:
-    judge = Judge(folders)
-    yield judge
-    judge.stop()
 
 
 @pytest.mark.parametrize("name", SERVED)
