@@ -4,30 +4,25 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mkv_ascend.checks.speculators_format import as_vllm_reads
+from mkv_ascend.rules.json_file import ConfigFileError, read_object
 
 __all__ = [
     "MOST_BYTES",
     "ConfigFileError",
     "check_values",
     "read_config_file",
-    "read_object",
     "text_part",
 ]
 
 MOST_BYTES = 64 << 20
 """Published files have some kilobytes; a file of weights given by mistake has gigabytes."""
 MOST_PROBLEMS = 5
-
-
-class ConfigFileError(ValueError):
-    """A config.json that cannot be read, or holds what no model can have."""
 
 
 @dataclass(frozen=True)
@@ -84,41 +79,13 @@ LISTS_OF_WORDS = ("architectures", "layer_types")
 OBJECTS = ("text_config", "quantization_config")
 
 
-def read_object(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any] | None:
-    """The JSON object of a file; None where there is no such file, or no file can have its name.
-
-    Raises ConfigFileError when it cannot be read, or has more than ``most_bytes``.
-    """
-    # Of a name that is too long, pathlib raises an error.
-    if not os.path.isfile(path):
-        return None
-    try:
-        size = path.stat().st_size
-        if size > most_bytes:
-            raise ConfigFileError(f"{path} has {size} bytes, which no {path.name} has")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigFileError(f"{path} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigFileError(f"{path} is not UTF-8: {error}") from None
-    except RecursionError:
-        raise ConfigFileError(f"{path} is nested too deeply") from None
-    except ValueError as error:
-        if isinstance(error, ConfigFileError):
-            raise
-        raise ConfigFileError(f"{path} is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigFileError(f"{path} is not a JSON object")
-    return values
-
-
 def read_config_file(folder: Path) -> dict[str, Any]:
     """The config.json of a model's folder, its values checked.
 
     Raises ConfigFileError when there is none, it cannot be read, or a value is impossible.
     """
     path = folder / "config.json"
-    values = read_object(path)
+    values = read_object(path, MOST_BYTES)
     if values is None:
         raise ConfigFileError(
             f"there is no file {path}; give a directory with the model's config.json, or the name "

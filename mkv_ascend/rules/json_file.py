@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ConfigFileError(ValueError):
-    """A file that cannot be read."""
+    """A file that cannot be read, or holds what no model can have."""
 
 
 def read_object(path: Path, most_bytes: int) -> dict[str, Any] | None:
@@ -28,6 +28,8 @@ def read_object(path: Path, most_bytes: int) -> dict[str, Any] | None:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigFileError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigFileError(f"{path} is not UTF-8: {error}") from None
     except RecursionError:
         raise ConfigFileError(f"{path} is nested too deeply") from None
     except ValueError as error:

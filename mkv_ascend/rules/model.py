@@ -69,6 +69,7 @@ class ModelFacts:
     ``is_recurrent``, ``attention_free``: as vLLM's class says; whether some layers keep recurrent
     states, and whether none attends. ``formats``: what ModelSlim's description says; None for a
     model without one. ``asked_quantization``: as an option says, None where none does.
+    ``plain_head_size``: elements of a head as vLLM says, None for a model that does not attend.
     """
 
     role: Role
@@ -79,6 +80,7 @@ class ModelFacts:
     attention_free: bool = False
     formats: WeightFormats | None = None
     asked_quantization: str | None = None
+    plain_head_size: int | None = None
 
     def number(self, name: str) -> int | None:
         """A whole number of the language model; None where it has none of this name."""
@@ -148,14 +150,9 @@ class ModelFacts:
     def head_size(self) -> int | None:
         """Elements of a key, for MLA of the latent and the rope key; None: not told."""
         latent = self.number("kv_lora_rank")
-        if latent is not None:
-            return latent + (self.number("qk_rope_head_dim") or 0)
-        # Zamba2 calls it so; its heads are twice as wide as those of other models.
-        size = self.number("attention_head_dim") or self.number("head_dim")
-        width, heads = self.number("hidden_size"), self.number("num_attention_heads")
-        if size is not None or width is None or not heads:
-            return size
-        return width // heads
+        if latent is None:
+            return self.plain_head_size
+        return latent + (self.number("qk_rope_head_dim") or 0)
 
     @property
     def num_experts(self) -> int:

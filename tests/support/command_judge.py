@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from mkv_ascend.adapters.questions import MARK
+from tests.support.judging import Judges
 from tests.support.published_models import PUBLISHED
 
 DEVICE = {
@@ -26,6 +26,8 @@ DEVICE = {
     "generation": "A2",
     "source": "a test",
 }
+QUIETLY = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+SECONDS = 600
 ROOM = {"EMULATED_NPU_DEVICES": "64", "EMULATED_NPU_MEMORY": "64GiB"}
 
 
@@ -54,20 +56,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 class Judge:
-    """One process that answers questions one after another, each answer once."""
+    """Asks each question once, of a process that has imported vLLM."""
 
     def __init__(self, folders: dict[str, str]) -> None:
         self._folders = folders
         self._known: dict[tuple[str, bool], dict[str, Any]] = {}
-        variables = {**os.environ, **ROOM, "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-        variables["EMULATED_NPU_FLOAT32_COMPUTE"] = "0"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.judged_commands"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=variables,
-            text=True,
-        )
+        self._judges = Judges()
+        self._variables = {**os.environ, **ROOM, **QUIETLY, "EMULATED_NPU_FLOAT32_COMPUTE": "0"}
 
     def ask(self, words: list[str], *, raw: bool = False) -> dict[str, Any]:
         """What check says; ``raw``: what ``create_engine_config`` says where no rule is asked."""
@@ -75,19 +70,16 @@ class Judge:
         if key not in self._known:
             given = [part for word in words for part in whole(word, self._folders)]
             question = {"words": given, "device": DEVICE, "plan": False, "raw": raw}
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            print(json.dumps(question), file=self._process.stdin, flush=True)
-            lines = iter(self._process.stdout.readline, "")
-            answer = next(line for line in lines if line.startswith("answer: "))
-            self._known[key] = json.loads(answer.removeprefix("answer: "))
+            done = self._judges.run_module(
+                "tests.support.judged_commands", json.dumps(question), self._variables, SECONDS
+            )
+            assert MARK in done.stdout, done.stderr[-3000:]
+            self._known[key] = json.loads(done.stdout.rpartition(MARK)[2])
         return self._known[key]
 
     def stop(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._judges.stop()
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,8 @@ def model(
     formats: WeightFormats | None = None,
 ) -> ModelFacts:
     name = f"the {role} of a test"
-    return ModelFacts(role, name, values, values, recurrent or alone, alone, formats)
+    given = (role, name, values, values, recurrent or alone, alone, formats)
+    return ModelFacts(*given, plain_head_size=None if alone else values["head_dim"])
 
 
 def facts(

@@ -68,6 +68,7 @@ def configuration(tmp_path_factory):
     return made
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("models", "role", "argument"),
     [

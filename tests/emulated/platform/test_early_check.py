@@ -110,6 +110,11 @@ def test_padding_that_is_switched_off_is_a_fact():
     assert not facts.async_scheduling
 
 
+def test_logits_processors_are_refused_beside_drafts():
+    """vLLM calls none of them for tokens that it verifies, and says so in the worker."""
+    refused("logits-processors", logits_processors=["a:B"], speculative_config=draft())
+
+
 def test_a_host_says_what_its_rules_say(monkeypatch):
     config = configured(speculative_config=draft())
     early_check.check(config)

@@ -195,6 +195,7 @@ def _model(model: ModelConfig, role: Role) -> ModelFacts:
         model.is_attention_free,
         formats,
         model.quantization,
+        None if model.is_attention_free else model.get_head_size(),
     )
 
 
