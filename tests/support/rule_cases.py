@@ -106,6 +106,12 @@ SERVED = {
         MOE, expert_parallel=True, tensor_parallel=8, ascend={"eplb_config": {"dynamic_eplb": True}}
     ),
     "a window": pair(ours={"drafting": {"window": 512}}),
+    "a window of MLA that is as long as requests": pair(
+        MOE, target=MOE, ours={"drafting": {"window": 8192}}
+    ),
+    "a draft that eight ranks keep whole": pair(
+        ours={"kv_cache": {"replicate_draft": True}}, decode_context_parallel=8, tensor_parallel=8
+    ),
     "shares": pair(decode_context_parallel=2, tensor_parallel=2, host=NEW),
     "V2": pair(runner="v2", host=NEW),
     "experts of a dense draft that move on V2": pair(runner="v2", host=NEW, enable_eplb=True),
@@ -199,6 +205,14 @@ REFUSED: dict[str, tuple[str, Facts]] = {
             pipeline_parallel=2,
         ),
     ),
+    "a draft that nine ranks keep whole": (
+        "draft-shares",
+        pair(
+            ours={"kv_cache": {"replicate_draft": True}},
+            decode_context_parallel=9,
+            tensor_parallel=9,
+        ),
+    ),
     "windows over shares of prompts": (
         "draft-shares",
         pair(WINDOWS, prefill_context_parallel=2),
@@ -258,6 +272,17 @@ REFUSED: dict[str, tuple[str, Facts]] = {
             runner="v2",
             host=NEW,
             options={"use_local_argmax_reduction": True},
+        ),
+    ),
+    "an eagle3 head of latents over shares on V2": (
+        "runner",
+        pair(
+            *(MOE, "eagle3"),
+            target=MOE,
+            runner="v2",
+            host=NEW,
+            decode_context_parallel=2,
+            tensor_parallel=2,
         ),
     ),
     "stages in turn on V2": (
