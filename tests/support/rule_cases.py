@@ -6,81 +6,29 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mkv_ascend.adapters import installed
-from mkv_ascend.attention.entry import DeviceGeneration
-from mkv_ascend.config import parse_config
-from mkv_ascend.layout.kind import Role
-from mkv_ascend.rules.facts import DeviceFacts, Facts, SpeculationFacts
-from mkv_ascend.rules.model import ModelFacts
+from mkv_ascend.rules.facts import Facts
 from mkv_ascend.rules.weight_formats import WeightFormats
-
-OLD, NEW = (
-    next(one.RULES for one in installed.adapters() if one.RULES.vllm == release)
-    for release in ("0.23", "0.30")
+from tests.support.rule_facts import (
+    A5,
+    HEAD,
+    IN_EIGHT_BITS,
+    INT8_LATENTS,
+    JAMBA,
+    LFM2,
+    LIKELIEST,
+    LLAMA,
+    MOE,
+    NEW,
+    ON_V2,
+    QWEN35,
+    SPARSE,
+    V4,
+    WINDOWS,
+    facts,
+    looked_up,
+    model,
+    pair,
 )
-A2 = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
-LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 128256,
-}
-MOE = {**LLAMA, "model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_rope_head_dim": 64}
-MOE["n_routed_experts"] = 64
-V4 = {**LLAMA, "model_type": "deepseek_v4", "compress_ratios": [4, 128]}
-LFM2 = {**LLAMA, "model_type": "lfm2", "conv_L_cache": 3}
-JAMBA = {**LLAMA, "model_type": "jamba"}
-WINDOWS = {**LLAMA, "layer_types": ["sliding_attention"], "sliding_window": 512}
-HEAD = {**LLAMA, "num_hidden_layers": 1}
-IN_EIGHT_BITS = WeightFormats(frozenset({"W8A8"}), frozenset({0}))
-
-
-def model(
-    values: dict[str, Any],
-    role: Role = Role.TARGET,
-    *,
-    recurrent: bool = False,
-    alone: bool = False,
-    formats: WeightFormats | None = None,
-) -> ModelFacts:
-    name = f"the {role} of a test"
-    given = (role, name, values, values, recurrent or alone, alone, formats)
-    return ModelFacts(*given, plain_head_size=None if alone else values["head_dim"])
-
-
-def facts(
-    values: dict[str, Any] = LLAMA, *, ours: dict[str, Any] | None = None, **given: Any
-) -> Facts:
-    options = parse_config({"mkv_ascend": ours or {}})
-    kept = {"target": model(values), "device": A2, "host": OLD, "max_model_len": 8192}
-    return Facts(options=options, **{**kept, **given})
-
-
-def pair(
-    draft: dict[str, Any] = HEAD,
-    method: str = "draft_model",
-    tokens: int = 3,
-    *,
-    target: dict[str, Any] = LLAMA,
-    recurrent: bool = False,
-    alone: bool = False,
-    options: dict[str, Any] | None = None,
-    **given: Any,
-) -> Facts:
-    found = model(draft, Role.DRAFT, recurrent=recurrent, alone=alone)
-    if method == "mtp":
-        found = replace(found, name=model(target).name)
-    speculation = SpeculationFacts(method, tokens, options or {})
-    return facts(target, speculation=speculation, draft=found, **given)
-
-
-def looked_up(values: dict[str, Any] = LLAMA, **given: Any) -> Facts:
-    return facts(values, speculation=SpeculationFacts("ngram", 3, {}), **given)
-
 
 SERVED = {
     "alone": facts(),
@@ -119,6 +67,34 @@ SERVED = {
         runner="v2", host=NEW, options={"draft_sample_method": "probabilistic"}
     ),
     "connector of host memory": facts(connectors=frozenset({"OffloadingConnector"}), host=NEW),
+    "int8 keys that weights describe": facts(
+        target=model({**LLAMA, "architectures": ["Qwen3ForCausalLM"]}, formats=IN_EIGHT_BITS),
+        cache_dtype="int8",
+        host=NEW,
+    ),
+    "int8 keys of an indexer": facts(SPARSE, cache_dtype="int8", host=NEW),
+    "int8 latents of a node that decodes": facts(
+        target=model(MOE, formats=INT8_LATENTS), cache_dtype="int8", host=NEW, kv_role="kv_consumer"
+    ),
+    "fp8 latents on an A5": facts(MOE, cache_dtype="fp8", device=A5),
+    "experts without matrices": facts({**MOE, "zero_expert_num": 4}),
+    "mtp of an indexer over shares on V2": pair(
+        SPARSE, "mtp", target=SPARSE, decode_context_parallel=2, tensor_parallel=2, **ON_V2
+    ),
+    "mtp whose experts move on V2": pair(MOE, "mtp", target=MOE, enable_eplb=True, **ON_V2),
+    "a draft without scheduling ahead on V2": pair(async_scheduling=False, **ON_V2),
+    "likeliest tokens of a draft model": pair(
+        {**HEAD, "architectures": ["LlamaForCausalLM"]}, options=LIKELIEST, **ON_V2
+    ),
+    "likeliest tokens of drafting layers": pair(
+        QWEN35, "mtp", target=QWEN35, options=LIKELIEST, **ON_V2
+    ),
+    "windows of all layers in blocks": pair(WINDOWS, "dflash", host=NEW),
+    "an end of drafting": pair(ours={"drafting": {"give_up_below": 0.5}}),
+    "states of all blocks where there are none": facts(states_of_all_blocks=True, host=NEW),
+    "a whole head on each rank": pair(
+        method="eagle3", options={"draft_tensor_parallel_size": 1}, tensor_parallel=2
+    ),
 }
 
 V2_GIVEN: dict[str, dict[str, Any]] = {
@@ -322,5 +298,66 @@ REFUSED: dict[str, tuple[str, Facts]] = {
     "whole graphs of windows": (
         "graph-mode",
         looked_up(WINDOWS, graph_mode="FULL", target=model(WINDOWS)),
+    ),
+    "fp8 latents on an A2": ("kv-cache-dtype", facts(MOE, cache_dtype="fp8")),
+    "fp8 keys on an A5": ("kv-cache-dtype", facts(cache_dtype="fp8", device=A5)),
+    "int8 latents of a node that reads": (
+        "kv-cache-dtype",
+        facts(
+            target=model(MOE, formats=INT8_LATENTS),
+            cache_dtype="int8",
+            host=NEW,
+            kv_role="kv_producer",
+        ),
+    ),
+    "quantised experts without matrices": (
+        "weight-format",
+        facts(
+            target=model({**MOE, "zero_expert_num": 4}, formats=WeightFormats(frozenset({"W8A8"})))
+        ),
+    ),
+    "drafting layers of 8 bits": (
+        "cache-format",
+        replace(
+            pair(LLAMA, "mtp", host=NEW),
+            target=model(LLAMA, formats=WeightFormats(frozenset({"W8A8"}), frozenset({32}))),
+        ),
+    ),
+    "windows of some layers in blocks": (
+        "dflash",
+        pair(
+            {**WINDOWS, "layer_types": ["sliding_attention", "full_attention"]}, "dflash", host=NEW
+        ),
+    ),
+    "windows of no size in blocks": (
+        "dflash",
+        pair({**WINDOWS, "sliding_window": None}, "dflash", host=NEW),
+    ),
+    "a draft model of an indexer over shares on V2": (
+        "runner",
+        pair(SPARSE, target=SPARSE, decode_context_parallel=2, tensor_parallel=2, **ON_V2),
+    ),
+    "rows that ranks split over shares on V2": (
+        "runner",
+        pair(
+            *(SPARSE, "mtp"),
+            target=SPARSE,
+            ascend={"enable_dsa_cp": True},
+            decode_context_parallel=2,
+            tensor_parallel=2,
+            **ON_V2,
+        ),
+    ),
+    "a draft model whose experts move on V2": (
+        "runner",
+        pair(MOE, target=MOE, enable_eplb=True, **ON_V2),
+    ),
+    "likeliest tokens of a class that says none": (
+        "draft-option",
+        pair({**HEAD, "architectures": ["GemmaForCausalLM"]}, options=LIKELIEST, **ON_V2),
+    ),
+    "a dtype of a cache that no draft has": (
+        "draft-dtype",
+        looked_up(ours={"kv_cache": {"draft_dtype": "bfloat16"}}),
     ),
 }

@@ -9,7 +9,8 @@ from mkv_ascend.rules import notes
 from mkv_ascend.rules.facts import Facts
 from mkv_ascend.rules.options import unknown_names
 from mkv_ascend.rules.table import refusals
-from tests.support.rule_cases import MOE, NEW, OLD, REFUSED, SERVED, facts, pair
+from tests.support.rule_cases import REFUSED, SERVED
+from tests.support.rule_facts import MOE, NEW, OLD, facts, pair
 
 
 def codes(found: Facts) -> list[str]:
