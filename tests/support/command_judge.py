@@ -11,13 +11,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mkv_ascend.adapters.questions import MARK
 from tests.support.judging import Judges
+from tests.support.models import padded_rows
 from tests.support.published_models import PUBLISHED
+from tests.support.tiny_models.tokenizer import build_tokenizer
 
 DEVICE = {
     "count": 8,
@@ -28,6 +31,8 @@ DEVICE = {
 }
 QUIETLY = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 SECONDS = 600
+WITH_TOKENIZERS = ("Qwen2.5-72B-Instruct", "Qwen2.5-1.5B-Instruct", "Llama-3.2-1B-Instruct")
+"""Models whose tokenizers are compared. They are not the published ones: the last has its own."""
 ROOM = {"EMULATED_NPU_DEVICES": "64", "EMULATED_NPU_MEMORY": "64GiB"}
 
 
@@ -52,6 +57,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
         found[name] = str(folder)
+    for name in WITH_TOKENIZERS:
+        build_tokenizer(64).save_pretrained(found[name])
+    padded_rows.other_words(Path(found["Llama-3.2-1B-Instruct"]))
     return found
 
 

@@ -194,6 +194,7 @@ PUBLISHED: dict[str, Config] = {
     ),
     "Qwen2.5-7B-Instruct": _qwen2(3584, 18944, 28, 28, 4, 152064, 32768),
     "Qwen2.5-72B-Instruct": _qwen2(8192, 29568, 80, 64, 8, 152064, 32768),
+    "Qwen2.5-1.5B-Instruct": _qwen2(1536, 8960, 28, 12, 2, 151936, 32768, tie_word_embeddings=True),
     "Qwen2.5-0.5B-Instruct": _qwen2(896, 4864, 24, 14, 2, 151936, 32768, tie_word_embeddings=True),
     "Qwen3-0.6B": _qwen3(1024, 3072, 28, 16, 8, 151936, 40960, tie_word_embeddings=True),
     "Qwen3-1.7B": _qwen3(2048, 6144, 28, 16, 8, 151936, 40960, tie_word_embeddings=True),

@@ -27,7 +27,7 @@ from mkv_ascend.adapters.common import giving_up, pipeline, unfilled
 from mkv_ascend.adapters.common.attention.building import TARGET, ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.derived import derive, stock
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
-from mkv_ascend.adapters.common.drafting import records
+from mkv_ascend.adapters.common.drafting import padded_vocabulary, records
 from mkv_ascend.adapters.common.drafting.assembly import (
     Assembly,
     run_dummy_passes,
@@ -91,10 +91,11 @@ def _get_model(self: Any) -> nn.Module:
             Role.DRAFT, config, RopeTables(), replicated=is_replicated(self.vllm_config)
         )
         with building(model_of_draft), unmoved_experts(config):
-            with unfilled.noted():
+            with unfilled.noted(), padded_vocabulary.loading(config.model_config):
                 model: nn.Module = stock(self)._get_model()
             _reserve_rope_buffers(self.runner, config)
     built(model)
+    padded_vocabulary.leave_out_padding(model, config.model_config)
     if has_recurrent_layers(self.vllm_config):
         use_draft_recurrent_specs(self, recurrent)
     return model

@@ -15,8 +15,10 @@ DRAFT_CONFIG = record(
         "vllm.config.speculative:SpeculativeConfig.__post_init__",
         "vllm.distributed.parallel_state:_EP",
         "vllm_ascend.eplb.adaptor.vllm_adaptor:VllmEplbAdaptor._registered_moe_layers",
+        "vllm.model_executor.layers.vocab_parallel_embedding:VocabParallelEmbedding.weight_loader",
     ),
     reads=(
+        "vllm.config.speculative:SpeculativeConfig.verify_equal_vocab_size_if_draft_model",
         "vllm_ascend.ascend_config:init_ascend_config",
         "vllm_ascend.eplb.core.eplb_utils:init_eplb_config",
         "vllm_ascend.eplb.adaptor.vllm_adaptor:VllmEplbAdaptor.register_layer",
@@ -46,8 +48,10 @@ DRAFT_CONFIG = record(
         "mamba_cache_mode",
         "mamba_page_size_padded",
         "max_model_len",
+        "model_arch_config",
         "use_mtp",
         "use_sequence_parallel_moe",
+        "weight_loader",
     ),
     why="Making the draft's configuration writes into the cache_config of the target, and makes "
     "the process-wide AscendConfig the draft's, for both models. And a draft's recurrent layers "
@@ -66,7 +70,9 @@ DRAFT_CONFIG = record(
     "target, whatever draft_load_config says. And with dynamic_eplb vllm-ascend means to move the "
     "experts of any draft, too: where there are not as many, of one size, as in the target, or "
     "vLLM 0.23.0 shares none out among ranks, the engine ends. And a target's own drafting layers "
-    "are configured without --hf-overrides, so that they rotate otherwise than the target.",
+    "are configured without --hf-overrides, so that they rotate otherwise than the target. And "
+    "vLLM refuses a draft model whose embeddings are padded to another size than the target's, "
+    "though both have one tokenizer.",
     until="vLLM's replace() copies the parts of a configuration, vllm-ascend keeps one "
     "AscendConfig per VllmConfig, and vLLM makes heads for the method mtp only, groups of ranks "
     "for a draft's experts too, and openPangu's blocks say how ranks share their rows. And "
@@ -76,6 +82,7 @@ DRAFT_CONFIG = record(
     test=(
         "tests/emulated/drafting/test_draft_isolation.py",
         "tests/emulated/drafting/test_draft_loading.py",
+        "tests/emulated/drafting/test_padded_vocabulary.py",
         "tests/emulated/drafting/test_dynamic_experts.py::test_experts_of_a_draft_model_stay",
         "tests/emulated/recurrent/test_recurrent_drafts.py",
         "tests/emulated/drafting/test_drafting_ranks.py"

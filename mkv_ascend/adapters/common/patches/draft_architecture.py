@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mkv_ascend.adapters.common.drafting.records import DRAFT_CONFIG
+from mkv_ascend.adapters.common.patches.padded_vocabulary import ROWS, rows_of_files
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import Patch, replaced
 
@@ -41,6 +42,7 @@ def _initialise(original: Any, config: Any, *args: Any, **kwargs: Any) -> None:
     head, and ``check`` goes by the same rule (``checks/speculation.py``).
     """
     _read_draft(original, config, *args, **kwargs)
+    pad_as_the_target(config)
     if config.method == "mtp" and not config.use_step3p5_mtp():
         keep_first_module(config.draft_model_config)
     if config.method == "mtp" and _names_target(config):
@@ -100,6 +102,19 @@ def rotate_as_the_target(config: Any) -> None:
     draft.hf_text_config.update({"rope_parameters": copy.deepcopy(rope)})
     if config.max_model_len is None:
         draft.max_model_len = target.max_model_len
+
+
+def pad_as_the_target(config: Any) -> None:
+    """Give a draft model the target's number of rows, where only padding differs.
+
+    Args:
+        config: vLLM's ``SpeculativeConfig``.
+    """
+    rows = rows_of_files(config)
+    if rows is not None:
+        target, draft = config.target_model_config, config.draft_model_config
+        draft.hf_text_config.update({ROWS: rows, "vocab_size": target.get_vocab_size()})
+        draft.model_arch_config = draft.get_model_arch_config()
 
 
 def unchanged(hf_config: Any) -> Any:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a draft whose files have another number of rows than it is configured with.
+
+Rows that they have beyond it are left out. Rows that they lack are zeros, and the logits of these
+minus infinity: none of them is ever drafted. ``patches/padded_vocabulary.py`` says which drafts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+from mkv_ascend.adapters.common.patches.padded_vocabulary import ROWS
+from mkv_ascend.adapters.patching import replaced
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vllm.config import ModelConfig
+
+
+def loading(draft: ModelConfig) -> AbstractContextManager[None]:
+    """Weights of the model that is built while the block runs have the rows of its files."""
+    if not hasattr(draft.hf_text_config, ROWS):
+        return contextlib.nullcontext()
+    return _loading()
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    stock = VocabParallelEmbedding.weight_loader
+
+    def load(self: Any, param: Any, loaded_weight: torch.Tensor) -> None:
+        dim = getattr(param, "output_dim", None)
+        if dim is not None and loaded_weight.dim() > 0:
+            loaded_weight = with_rows(loaded_weight, dim, self.org_vocab_size)
+        stock(self, param, loaded_weight)
+
+    with replaced(VocabParallelEmbedding, "weight_loader", load):
+        yield
+
+
+def with_rows(weight: torch.Tensor, dim: int, rows: int) -> torch.Tensor:
+    """``weight`` with ``rows`` rows along ``dim``: cut, or with zeros behind its own."""
+    missing = rows - weight.shape[dim]
+    if missing <= 0:
+        return weight.narrow(dim, 0, rows)
+    shape = [*weight.shape]
+    shape[dim] = missing
+    return torch.cat([weight, weight.new_zeros(shape)], dim)
+
+
+def leave_out_padding(model: nn.Module, draft: ModelConfig) -> None:
+    """Let no token be drafted that the files of a loaded draft have no row for."""
+    rows = getattr(draft.hf_text_config, ROWS, math.inf)
+    if rows >= draft.get_vocab_size():
+        return
+
+    def masked(_module: nn.Module, _inputs: Any, logits: torch.Tensor | None) -> None:
+        if logits is not None:
+            logits[..., rows:].fill_(-math.inf)
+
+    for module in model.modules():
+        if isinstance(module, LogitsProcessor):
+            module.register_forward_hook(masked)
