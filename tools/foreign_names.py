@@ -68,14 +68,24 @@ def records(files: Iterable[Path]) -> list[Placed]:
             added[patched] = (*added.get(patched, ()), target)
     found = []
     for path in read:
-        texts, names = constants(tree_of(path)), _names_of_patches(path)
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("patch", "record"):
-                made = _record(node, texts, path)
-                if more := added.get(names.get(node, "")):
-                    made = replace(made, target=(*made.targets, *more))
-                found.append(Placed(made, path))
+        for made, name in _records_alone(path):
+            more = added.get(name, ())
+            whole = replace(made, target=(*made.targets, *more)) if more else made
+            found.append(Placed(whole, path))
     return found
+
+
+@functools.cache
+def _records_alone(path: Path) -> tuple[tuple[Record, str], ...]:
+    """Records of a file, and the names of the patches that have them, if any."""
+    texts, names = constants(tree_of(path)), _names_of_patches(path)
+    return tuple(
+        (_record(node, texts, path), names.get(node, ""))
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("patch", "record")
+    )
 
 
 def _names_of_patches(path: Path) -> dict[ast.expr, str]:
@@ -84,12 +94,15 @@ def _names_of_patches(path: Path) -> dict[ast.expr, str]:
     return {decorator: made.name for made in functions for decorator in made.decorator_list}
 
 
-def _of_one_host(path: Path) -> Iterator[tuple[str, str]]:
+@functools.cache
+def _of_one_host(path: Path) -> tuple[tuple[str, str], ...]:
     """Names of patches, and targets that ``Patch.on_one_host`` adds to them in a file."""
+    found = []
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".on_one_host"):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "on_one_host":
             _, patched, _ = f".{ast.unparse(node.func)}".rsplit(".", 2)
-            yield patched, str(ast.literal_eval(node.keywords[0].value))
+            found.append((patched, str(ast.literal_eval(node.keywords[0].value))))
+    return tuple(found)
 
 
 def _record(call: ast.Call, texts: Mapping[str, str], path: Path) -> Record:
