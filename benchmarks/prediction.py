@@ -4,13 +4,15 @@
 ``python -m benchmarks.prediction`` prints each figure, ``--json`` as JSON. ``--fit`` fits the
 constants of host time to the rows that calibrate, and writes them to the package together with the
 worst error of the rows that do not, and docs/prediction.md. Which row is which follows the rule in
-``figures.json``.
+``figures.json``. ``--build`` has vLLM build the models of all rows, and writes ``works.json`` and
+the page: nothing else here needs vLLM.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,14 +28,15 @@ from mkv_ascend.advice.device import (
     read_device,
 )
 from mkv_ascend.advice.prediction import Drafting, Serving, host_counts, predict
-from mkv_ascend.checks.model_config import ModelConfig
-from mkv_ascend.checks.model_work import draft_work, target_work
+from mkv_ascend.advice.work import ModelWork
+from mkv_ascend.layout.serialization import from_dict
 
 __all__ = ["Figure", "figures", "fit", "judged", "rows", "summary"]
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "prediction.md"
 MARKS = "<!-- generated: begin -->", "<!-- generated: end -->"
 PUBLISHED = json.loads((Path(__file__).parent / "figures.json").read_text(encoding="utf-8"))
+WORKS = Path(__file__).parent / "works.json"
 NO_HOST = Calibration(dict.fromkeys(HOST_TERMS, 0.0), 0.0, "none")
 SWEEPS = 2_000
 GOALS = {"mean": 0.2, "worst": 0.4}
@@ -62,14 +65,43 @@ def rows() -> list[tuple[Mapping[str, Any], bool]]:
 
 
 @lru_cache
-def _model(name: str) -> ModelConfig:
-    values = PUBLISHED["models"][name]
-    return ModelConfig(Path(name), values["model_type"], values)
+def _work(name: str, ranks: int) -> ModelWork:
+    return from_dict(ModelWork, json.loads(WORKS.read_text(encoding="utf-8"))[f"{name} x {ranks}"])
+
+
+def built(name: str, ranks: int) -> dict[str, Any]:
+    """One rank's share of a model that vLLM builds of its published numbers."""
+    from mkv_ascend.commands.host_process import THIS, ask
+
+    values = {name: value for name, value in PUBLISHED["models"][name].items() if name != "source"}
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(values), encoding="utf-8")
+        words = [folder, "--tensor-parallel-size", str(ranks), "--max-model-len", "4096"]
+        device = {**THIS, "count_is_known": True, "memory_bytes": 1 << 50, "generation": "A2"}
+        question = {"words": words, "device": device, "plan": False, "works": True}
+        answer = ask(question, {}, "advise")
+    if answer["answer"] != "served":
+        raise RuntimeError(f"{name}: {answer}")
+    found: dict[str, Any] = answer["works"]["target"]
+    return found
+
+
+def models() -> list[tuple[str, int]]:
+    """Targets and drafts of all rows, with their ranks."""
+    known = [*PUBLISHED["rows"], *PUBLISHED["signs"]]
+    return sorted(
+        {(row[role], row["ranks"]) for row in known for role in ("target", "draft") if role in row}
+    )
+
+
+def _write_works() -> None:
+    works = {f"{name} x {ranks}": built(name, ranks) for name, ranks in models()}
+    WORKS.write_text(json.dumps(works, indent=1) + "\n", encoding="utf-8")
 
 
 def _serving(row: Mapping[str, Any], calibration: Calibration) -> Serving:
     return Serving(
-        target_work(_model(row["target"]), row["ranks"]),
+        _work(row["target"], row["ranks"]),
         read_device(row["chip"]),
         calibration,
         row["context"],
@@ -82,9 +114,7 @@ def _drafting(row: Mapping[str, Any]) -> Drafting:
     ahead = row.get("drafted_ahead", row["ahead"])
     if "draft" not in row:
         return Drafting(ahead=ahead)
-    models = _model(row["target"]), _model(row["draft"])
-    work = draft_work(row["method"], *models, row["ranks"])
-    return Drafting(work, first_tokens=2, ahead=ahead)
+    return Drafting(_work(row["draft"], row["ranks"]), first_tokens=2, ahead=ahead)
 
 
 def _steps(row: Mapping[str, Any]) -> Iterator[tuple[int, float, float]]:
@@ -257,9 +287,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--fit", action="store_true", help="fit the constants first")
+    parser.add_argument("--build", action="store_true", help="have vLLM build the models first")
     arguments = parser.parse_args()
+    if arguments.build:
+        _write_works()
     if arguments.fit:
         _write_fit()
+    if arguments.build or arguments.fit:
         _write_page()
     found = figures(read_calibration())
     if arguments.json:

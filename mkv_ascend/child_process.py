@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that commands start. They import nothing from the current folder, and can be bounded.
+"""Processes that commands start. They import nothing from the current folder.
 
 Commands are run from the folders of downloaded models. Python puts the current folder in front of
 all others for ``-m`` and ``-c``: a ``json.py`` that lies there would be run. From Python 3.11 on
@@ -9,7 +9,6 @@ all others for ``-m`` and ``-c``: a ``json.py`` that lies there would be run. Fr
 from __future__ import annotations
 
 import os
-import resource
 import site
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["limit", "module_command", "run_module", "safe_environment"]
+__all__ = ["module_command", "run_module", "safe_environment"]
 
 START = """\
 import sys
@@ -77,16 +76,3 @@ def run_module(
             check=False,
             timeout=seconds,
         )
-
-
-def limit(memory_bytes: int, processor_seconds: int) -> None:
-    """Bound this process: it gets a MemoryError, and is ended by SIGXCPU."""
-    bounds = (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CPU, processor_seconds),
-        (resource.RLIMIT_CORE, 0),
-    )
-    for kind, most in bounds:
-        hard = resource.getrlimit(kind)[1]
-        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (least, hard))

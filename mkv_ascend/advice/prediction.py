@@ -98,10 +98,10 @@ def host_counts(
     serving: Serving, drafting: Drafting, requests: int, tokens: int
 ) -> dict[str, float]:
     """Of each term of host time, how many a step has."""
-    layers = len(serving.target.layers)
+    layers = serving.target.number_of_layers
     ahead = drafting.ahead if tokens else serving.ahead
     if tokens and drafting.model is not None:
-        layers += len(drafting.model.layers) * (1 if drafting.at_once else tokens)
+        layers += drafting.model.number_of_layers * (1 if drafting.at_once else tokens)
     return {
         "step": 0 if ahead else 1,
         "layer": 0 if serving.full_graphs else layers,

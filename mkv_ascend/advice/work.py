@@ -3,26 +3,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from mkv_ascend.advice.device import Device
 
-__all__ = ["Cost", "Experts", "LayerWork", "ModelWork", "forward"]
+__all__ = ["Cache", "Cost", "Experts", "LayerWork", "ModelWork", "Weights", "Works", "forward"]
 
-CACHE_BYTES = 2
-"""Of an element of keys, values and states: 16 bits."""
+
+@dataclass(frozen=True)
+class Weights:
+    """Parameters, and the bytes that they have."""
+
+    elements: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Of one layer: each token takes ``chosen`` of ``count`` experts of so many ``elements``."""
+    """Of one layer: each token takes ``chosen`` of ``count`` experts, each with such weights."""
 
     count: int
-    chosen: int
-    elements: float
+    chosen: float
+    each: Weights
 
     def touched(self, tokens: float) -> float:
         """Experts that at least one of so many tokens takes, if tokens choose evenly."""
@@ -31,51 +34,60 @@ class Experts:
 
 
 @dataclass(frozen=True)
-class LayerWork:
-    """One decoder layer.
+class Cache:
+    """Keys and values that a layer reads.
 
-    ``weights``: elements that every token needs. ``cache``: elements that are read of each token of
-    the context, at most ``window`` tokens where it is not 0. ``state``: elements of a recurrent
-    state, read and written. ``pair_flop``: operations of one query with one key and value.
+    ``token_bytes``: of each token of the context, at most ``window`` tokens where it is not 0.
+    ``pair_flop``: operations of one query with one key and value.
+    """
+
+    token_bytes: float
+    pair_flop: float = 0.0
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """``number`` decoder layers that are alike.
+
+    ``weights``: what every token needs. ``state_bytes``: of a recurrent state, read and written.
     ``cube``, ``vector``, ``communication``: operators that are started.
     """
 
-    weights: float
-    cache: float = 0.0
-    window: int = 0
-    state: float = 0.0
-    pair_flop: float = 0.0
+    weights: Weights
+    caches: tuple[Cache, ...] = ()
+    state_bytes: int = 0
     experts: Experts | None = None
     cube: int = 5
     vector: int = 5
     communication: int = 0
+    number: int = 1
 
 
 @dataclass(frozen=True)
 class ModelWork:
-    """A model. ``head``: elements behind the layers, such as the vocabulary's.
+    """One rank's share of a model.
 
-    ``weight_bytes``, ``expert_bytes``: of one element. ``resident``: elements that are held and
-    not read by each step, such as the table of embeddings.
+    ``head``: what each step reads outside of the layers, such as the vocabulary's head.
+    ``resident``: what no decoding step reads, such as the table of embeddings.
     """
 
     layers: tuple[LayerWork, ...]
-    head: float
-    weight_bytes: float = 2.0
-    expert_bytes: float = 2.0
-    resident: float = 0.0
-
-    @cached_property
-    def unlike_layers(self) -> tuple[tuple[LayerWork, int], ...]:
-        """Its layers that differ, each with how many there are."""
-        return tuple(Counter(self.layers).items())
+    head: Weights
+    resident: Weights = Weights()
 
     @property
-    def held_bytes(self) -> float:
-        """Bytes of all weights."""
-        dense = self.head + self.resident + sum(layer.weights for layer in self.layers)
-        experts = sum(x.experts.count * x.experts.elements for x in self.layers if x.experts)
-        return dense * self.weight_bytes + experts * self.expert_bytes
+    def number_of_layers(self) -> int:
+        """All decoder layers."""
+        return sum(layer.number for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class Works:
+    """Of target and draft; None for methods that look tokens up."""
+
+    target: ModelWork
+    draft: ModelWork | None = None
 
 
 class Cost(NamedTuple):
@@ -97,21 +109,22 @@ def forward(
 ) -> Cost:
     """A forward of ``tokens`` tokens of each of ``requests`` requests behind so much context."""
     rows = requests * tokens
-    read = model.head * model.weight_bytes
-    flop = 2 * rows * model.head
+    read: float = model.head.bytes
+    flop: float = 2 * rows * model.head.elements
     starts = device.cube_seconds + device.vector_seconds
-    for layer, count in model.unlike_layers:
-        seen = layer.window if 0 < layer.window < context else context
-        of_layer = layer.weights * model.weight_bytes
-        of_layer += requests * (seen * layer.cache + 2 * layer.state) * CACHE_BYTES
-        computed = 2 * rows * layer.weights
-        computed += rows * (seen * layer.pair_flop + 4 * layer.state)
+    for layer in model.layers:
+        of_layer = layer.weights.bytes + 2 * requests * layer.state_bytes
+        computed = 2 * rows * (layer.weights.elements + layer.state_bytes)
+        for cache in layer.caches:
+            seen = cache.window if 0 < cache.window < context else context
+            of_layer += requests * seen * cache.token_bytes
+            computed += rows * seen * cache.pair_flop
         if (experts := layer.experts) is not None:
-            of_layer += experts.touched(rows) * experts.elements * model.expert_bytes
-            computed += 2 * rows * experts.chosen * experts.elements
+            of_layer += experts.touched(rows) * experts.each.bytes
+            computed += 2 * rows * experts.chosen * experts.each.elements
         start = layer.cube * device.cube_seconds + layer.vector * device.vector_seconds
         start += layer.communication * device.communication_seconds
-        read += count * of_layer
-        flop += count * computed
-        starts += count * start
+        read += layer.number * of_layer
+        flop += layer.number * computed
+        starts += layer.number * start
     return Cost(read, flop, starts)

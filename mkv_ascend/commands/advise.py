@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``mkv-ascend advise``: does a draft pay for this target, predicted from config.json files."""
+"""``mkv-ascend advise``: does a draft pay, predicted of models built without weights."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mkv_ascend.plain_text import plain_json, shortened
 
 if TYPE_CHECKING:
     from mkv_ascend.advice.prediction import Drafting, Prediction, Serving
-    from mkv_ascend.checks.model_config import ModelConfig
+    from mkv_ascend.advice.work import Works
 
 HELP = "predict whether a draft pays for a target, and with how many tokens"
 
 DESCRIPTION = """\
-Judges the pair as mkv-ascend check does, and predicts, without weights, NPU or engine, how long a
-decoding step takes with and without a draft: plain step, verify step, the draft's passes, host
-time, speed-up, memory, requests at once, and the best number of draft tokens for each batch size.
-Several drafts, or methods without one, are compared.
+Judges the pair as mkv-ascend check does, and predicts, of the models that vLLM builds there without
+weights, how long a decoding step takes with and without a draft: plain step, verify step, the
+draft's passes, host time, speed-up, memory, requests at once, and the best number of draft tokens
+for each batch size. Several drafts, or methods without one, are compared.
 
 Every time is a prediction, from the least bytes and operations of each layer and from constants
 that were fitted to published figures. docs/prediction.md compares it with figures that were not
@@ -41,13 +41,24 @@ examples:
   mkv-ascend advise /models/Qwen3-32B --method suffix --batch 1,26 --tokens 3 --length 1.9 --json
   mkv-ascend advise /models/Qwen3-32B --tp 4 --draft /models/Qwen3-0.6B \\
       --draft eagle3=/models/Qwen3-32B-eagle3 --acceptance 0.75,0.65
+
+exit status: 0 it is predicted; 1 the pair will be refused; 2 it cannot be predicted
 """
 
-EXIT_REFUSED = 2
+EXIT_REFUSED = 1
+EXIT_UNREADABLE = 2
 MOST_TOKENS = 15
 """Of a proposal: FIA takes at most 16 query tokens of a request."""
 SHARE_OF_MEMORY = 0.9
 """vLLM's ``--gpu-memory-utilization`` by default."""
+
+
+class AdviceError(ValueError):
+    """Why there is no prediction; ``status``: the command's exit status."""
+
+    def __init__(self, words: str, status: int = EXIT_UNREADABLE) -> None:
+        super().__init__(words)
+        self.status = status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,9 +102,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="as vllm serve (default: on without a draft; with one as vLLM decides by the method)",
     )
     parser.add_argument(
-        "--weight-bits", type=positive, metavar="N", help="of a weight (default: the config's)"
-    )
-    parser.add_argument(
         "--calibrate",
         type=Path,
         action="append",
@@ -114,15 +122,14 @@ def _tokens(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the prediction; returns 2 with a sentence where there is none."""
+    """Print the prediction, or why there is none; returns the exit status."""
     from mkv_ascend.advice.measured import MeasuredError
-    from mkv_ascend.checks.model_layer import ExplainError
 
     try:
         answer = advise(arguments)
-    except (ExplainError, MeasuredError, DraftOptionError) as error:
+    except (AdviceError, MeasuredError, DraftOptionError) as error:
         print(f"mkv-ascend advise: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+        return error.status if isinstance(error, AdviceError) else EXIT_UNREADABLE
     if arguments.json:
         print(plain_json(answer))
     else:
@@ -133,22 +140,23 @@ def run(arguments: argparse.Namespace) -> int:
 def advise(arguments: argparse.Namespace) -> dict[str, Any]:
     """The answer, as plain values: of one candidate, or of several with the best of each batch.
 
-    Raises ExplainError where there is none.
+    Raises AdviceError where there is none.
     """
-    from mkv_ascend.checks.model_layer import ExplainError
-
     asked = advise_candidates.candidates(arguments)
     if len(asked) == 1:
         return _of_candidate(arguments, asked[0])
     answers: list[dict[str, Any]] = []
+    status = EXIT_REFUSED
     for candidate in asked:
         try:
             answers.append({"name": candidate.name, **_of_candidate(arguments, candidate)})
-        except ExplainError as error:
+        except AdviceError as error:
+            status = max(status, error.status)
             answers.append({"name": candidate.name, "refused": str(error)})
     told = [answer for answer in answers if "batches" in answer]
     if not told:
-        raise ExplainError("; ".join(f"{one['name']}: {one['refused']}" for one in answers))
+        words = "; ".join(f"{one['name']}: {one['refused']}" for one in answers)
+        raise AdviceError(words, status)
     best = [_best_of(told, index) for index in range(len(arguments.batch))]
     return {"kind": "prediction", "candidates": answers, "best": best}
 
@@ -171,29 +179,29 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
     from mkv_ascend.advice.device import read_calibration, read_device
     from mkv_ascend.advice.measured import moved, read_run
     from mkv_ascend.advice.prediction import Serving
-    from mkv_ascend.checks.model_work import target_work
 
+    # Both before vLLM is asked, which takes a while.
+    acceptance = _acceptance(arguments, candidate)
+    runs = [read_run(path) for path in arguments.calibrate or ()]
     judged = _judged(arguments, candidate)
-    models = _models(arguments, candidate)
+    works = _works(judged)
     serving = Serving(
-        target_work(models[0], arguments.tp, arguments.weight_bits),
+        works.target,
         read_device(arguments.chip),
         read_calibration(),
         arguments.context,
         arguments.graphs == "full",
         ahead=arguments.async_scheduling is not False,
     )
-    if arguments.calibrate:
-        serving = moved(serving, [read_run(path) for path in arguments.calibrate])
-    drafting = _drafting(arguments, candidate.method, models, _is_ahead(judged, candidate))
-    acceptance = _acceptance(arguments, candidate)
+    if runs:
+        serving = moved(serving, runs)
+    drafting = _drafting(candidate.method, works, _is_ahead(judged, candidate))
     batches = [
         _of_batch(serving, drafting, requests, acceptance, arguments.tokens)
         for requests in arguments.batch
     ]
     return {
-        "target": models[0].folder.resolve().name,
-        "draft": models[1].folder.resolve().name if len(models) > 1 else None,
+        **{role: _name(judged["models"].get(role)) for role in ("target", "draft")},
         "method": candidate.method,
         "chip": arguments.chip,
         "ranks": arguments.tp,
@@ -206,8 +214,12 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
         "error_band": serving.calibration.band,
         "calibration": serving.calibration.source,
         "batches": batches,
-        "memory": _memory(arguments, serving, drafting, judged),
+        "memory": _memory(serving, judged),
     }
+
+
+def _name(folder: str | None) -> str | None:
+    return None if folder is None else Path(folder).resolve().name
 
 
 def _is_ahead(judged: dict[str, Any], candidate: Candidate) -> bool:
@@ -215,43 +227,39 @@ def _is_ahead(judged: dict[str, Any], candidate: Candidate) -> bool:
     return judged["async_scheduling"] and candidate.method not in LOOK_UP
 
 
-def _models(arguments: argparse.Namespace, candidate: Candidate) -> list[ModelConfig]:
-    """Target, and the draft where there is one."""
-    from mkv_ascend.checks.model_config import read_models
+def _works(judged: dict[str, Any]) -> Works:
+    """What steps of both models read and compute. Raises AdviceError where it is not told."""
+    from mkv_ascend.advice.work import Works
+    from mkv_ascend.layout.serialization import from_dict
 
-    if candidate.method in LOOK_UP:
-        return read_models([arguments.target])
-    return read_models([arguments.target, candidate.draft or arguments.target])
+    if judged["works"] is None:
+        raise AdviceError(
+            f"how long a step takes is not told: {judged['untold']}. Possible: models whose caches "
+            "tell what a step reads of them. Measure it instead (docs/advise.md)"
+        )
+    return from_dict(Works, judged["works"])
 
 
-def _drafting(
-    arguments: argparse.Namespace, method: str, models: list[ModelConfig], ahead: bool
-) -> Drafting:
+def _drafting(method: str, works: Works, ahead: bool) -> Drafting:
     from mkv_ascend.advice.prediction import Drafting
-    from mkv_ascend.checks.model_work import draft_work
     from mkv_ascend.rules.facts import BLOCKS
 
-    if len(models) == 1:
-        return Drafting(ahead=ahead)
-    target, draft = models
-    work = draft_work(method, target, draft, arguments.tp, arguments.weight_bits)
     # vLLM hands a draft_model the token that the target sampled beside those it verified.
-    return Drafting(work, method in BLOCKS, 2 if method == "draft_model" else 1, ahead)
+    return Drafting(works.draft, method in BLOCKS, 2 if method == "draft_model" else 1, ahead)
 
 
 def _acceptance(arguments: argparse.Namespace, candidate: Candidate) -> float:
     from mkv_ascend.advice.prediction import acceptance_of
-    from mkv_ascend.checks.model_layer import ExplainError
 
     if candidate.acceptance is not None:
         return candidate.acceptance
     if arguments.tokens is None:
-        raise ExplainError("--length needs --tokens K, the draft tokens that it was seen with")
+        raise AdviceError("--length needs --tokens K, the draft tokens that it was seen with")
     assert candidate.length is not None
     try:
         return acceptance_of(candidate.length, arguments.tokens)
     except ValueError as error:
-        raise ExplainError(f"--length {candidate.length}: {error}") from error
+        raise AdviceError(f"--length {candidate.length}: {error}") from error
 
 
 def _of_batch(
@@ -308,9 +316,8 @@ def _verdict(found: Prediction) -> str:
 def _judged(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, Any]:
     """What ``mkv-ascend check`` says of the pair, whatever memory a device has.
 
-    Raises ExplainError where it is refused, or vLLM cannot be asked.
+    Raises AdviceError with its words where it is refused, or vLLM cannot be asked.
     """
-    from mkv_ascend.checks.model_layer import ExplainError
     from mkv_ascend.commands.host_process import ProcessError, ask
     from mkv_ascend.rules.refusal import Refusal, text_of
 
@@ -321,7 +328,7 @@ def _judged(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, An
     # Lookups need nothing of the models, and packages that a server has.
     if candidate.method in LOOK_UP:
         if arguments.async_scheduling:
-            raise ExplainError(
+            raise AdviceError(
                 f"vLLM refuses --async-scheduling with method {candidate.method}: leave it out; "
                 "steps without a draft are scheduled ahead by themselves"
             )
@@ -337,32 +344,26 @@ def _judged(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, An
         "generation": arguments.chip.upper(),
         "source": f"judged for an Ascend {arguments.chip.upper()}",
     }
+    question = {"words": words, "device": device, "plan": False, "works": True}
     try:
-        answer: dict[str, Any] = ask(
-            {"words": words, "device": device, "plan": False}, {}, "advise"
-        )
+        answer: dict[str, Any] = ask(question, {}, "advise")
     except ProcessError as error:
-        raise ExplainError(f"whether this pair is served is not known: {error}") from error
+        raise AdviceError(str(error)) from error
     if answer["answer"] == "refused":
-        raise ExplainError(text_of(Refusal(**refusal) for refusal in answer["refusals"]))
+        refusals = (Refusal(**refusal) for refusal in answer["refusals"])
+        raise AdviceError(text_of(refusals), EXIT_REFUSED)
     if answer["answer"] != "served":
-        raise ExplainError(answer["problem"])
+        raise AdviceError(answer["problem"])
     return answer
 
 
-def _memory(
-    arguments: argparse.Namespace, serving: Serving, drafting: Drafting, judged: dict[str, Any]
-) -> dict[str, Any]:
-    """Weights and plan of the models that vLLM built; the reason where there is no plan."""
-    weights = serving.target.held_bytes + (drafting.model.held_bytes if drafting.model else 0)
-    if arguments.weight_bits is None and judged["weight_bytes"] is not None:
-        weights = judged["weight_bytes"]
+def _memory(serving: Serving, judged: dict[str, Any]) -> dict[str, Any]:
+    """Weights, and requests that fit beside them; the reason where none does."""
+    weights = judged["weight_bytes"]
     left = SHARE_OF_MEMORY * serving.device.memory_bytes - weights
-    answer: dict[str, Any] = {"weight_bytes": round(weights), "cache_bytes": max(0, round(left))}
+    answer: dict[str, Any] = {"weight_bytes": weights, "cache_bytes": max(0, round(left))}
     if left <= 0:
         return {**answer, "unplanned": "the weights do not fit into the memory of one device"}
-    if judged["request_bytes"] is None:
-        return {**answer, "unplanned": judged["unplanned"]}
     requests = max(0.0, (left - judged["bytes_per_block"]) / judged["request_bytes"])
     return {
         **answer,

@@ -188,6 +188,8 @@ def say(answer: dict[str, Any], arguments: argparse.Namespace) -> int:
     """Print or write an answer; returns the exit status."""
     inputs = answer.pop("inputs", None)
     shared, grouping = answer.pop("shared", ()), answer.pop("vllm_grouping", None)
+    for name in ("works", "untold"):
+        answer.pop(name, None)
     kind = answer["answer"]
     if kind == "served" and arguments.plan:
         if inputs is None:

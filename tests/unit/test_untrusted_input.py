@@ -30,12 +30,6 @@ PACKAGE = Path(cli.__file__).parent
 pytestmark = pytest.mark.usefixtures("forked_judges")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def defaults_without_a_process() -> None:
-    """Where transformers is imported, defaults are asked for in this process."""
-    pytest.importorskip("transformers")
-
-
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """Code in each place that a library might run; it makes the folder ``ran``."""

@@ -10,13 +10,10 @@ layers where ``use_swa`` is set, any where ``is_causal`` or ``causal`` is false.
 """
 
 import dataclasses
-import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from mkv_ascend.checks.block_layers import SLIDING, which_have_windows, window_of_each_layer
 from tests.support import hosts, speculation
 from tests.support.loop_judgement import (
     assert_every_draft_token,
@@ -32,9 +29,7 @@ hosts.skip_module_unless("vllm_ascend_0_30", "vLLM 0.23.0 leaves windows of such
 
 pytestmark = needs_float32
 PAIR = ("gpt_oss", "gpt_oss_windows_dflash", "dflash")
-WHOLE = "full_attention"
-KINDS = (None, [WHOLE, WHOLE], [SLIDING, SLIDING], [SLIDING, WHOLE])
-ANSWERS = (None, False, True)
+SLIDING, WHOLE = "sliding_attention", "full_attention"
 
 
 def test_proposals_and_acceptance_are_those_of_plain_loops():
@@ -116,19 +111,3 @@ def test_every_draft_token_eagerly_and_in_graphs(runner, asked, of_loops, tmp_pa
     drafter = speculation.DraftBlock(loops, model_directory(target), k)
     result = assert_every_draft_token(case, drafter, least=20 * k)
     assert result.draft_replays > 5
-
-
-@pytest.mark.parametrize(
-    ("kinds", "use_swa", "causal"), itertools.product(KINDS, (False, True), ANSWERS)
-)
-def test_check_reads_windows_as_vllm_does(kinds, use_swa, causal, monkeypatch):
-    from vllm.model_executor.models import qwen3_dflash
-
-    runner_v2 = SimpleNamespace(use_v2_model_runner=True)
-    monkeypatch.setattr(qwen3_dflash, "get_current_vllm_config", lambda: runner_v2)
-    text = {"layer_types": kinds, "dflash_config": {"use_swa": use_swa, "causal": causal}}
-    config = SimpleNamespace(**text, sliding_window=8, num_hidden_layers=2)
-    theirs = [qwen3_dflash._resolve_layer_attention(config, index)[0] for index in range(2)]
-    assert which_have_windows(text) == {window is not None for window in theirs}
-    sizes = [window or 0 for window in theirs]
-    assert window_of_each_layer({**text, "sliding_window": 8}, 2) == sizes

@@ -18,7 +18,7 @@ from mkv_ascend.advice.prediction import (
     length_of,
     predict,
 )
-from mkv_ascend.advice.work import Experts, LayerWork, ModelWork, forward
+from mkv_ascend.advice.work import Cache, Experts, LayerWork, ModelWork, Weights, forward
 
 DEVICE = Device(
     memory_bytes=2.0**36,
@@ -32,9 +32,18 @@ DEVICE = Device(
 )
 HOST = Calibration({"step": 0.01, "layer": 0.002, "request": 0.003, "speculation": 0.02}, 0.3, "-")
 NO_HOST = Calibration(dict.fromkeys(HOST_TERMS, 0.0), 0.3, "-")
-LAYER = LayerWork(weights=1e8, cache=2048, pair_flop=8192, cube=5, vector=5, communication=2)
-TARGET = ModelWork((LAYER,) * 4, head=1e8)
-DRAFT = ModelWork((replace(LAYER, weights=1e6),) * 2, head=1e7)
+NONE = Weights()
+
+
+def of(elements: int) -> Weights:
+    """In 16 bits."""
+    return Weights(elements, 2 * elements)
+
+
+CACHE = Cache(4096, pair_flop=8192)
+LAYER = LayerWork(of(10**8), (CACHE,), cube=5, vector=5, communication=2, number=4)
+TARGET = ModelWork((LAYER,), head=of(10**8))
+DRAFT = ModelWork((replace(LAYER, weights=of(10**6), number=2),), head=of(10**7))
 SERVING = Serving(TARGET, DEVICE, NO_HOST, 1000)
 
 
@@ -57,23 +66,43 @@ def test_a_step_is_what_a_loop_over_layers_adds_up() -> None:
 
 
 def test_a_window_bounds_what_is_read_and_a_state_is_read_and_written() -> None:
-    windowed = ModelWork((replace(LAYER, window=128),), head=0)
-    assert forward(windowed, DEVICE, 1, 1, 1000) == forward(
-        ModelWork((LAYER,), head=0), DEVICE, 1, 1, 128
+    windowed = replace(LAYER, caches=(replace(CACHE, window=128),))
+    both = forward(ModelWork((windowed, LAYER), head=NONE), DEVICE, 1, 1, 1000)
+    alone = [forward(ModelWork((LAYER,), head=NONE), DEVICE, 1, 1, seen) for seen in (128, 1000)]
+    assert both.bytes == sum(cost.bytes for cost in alone)
+    assert both.flop == sum(cost.flop for cost in alone)
+    recurrent = ModelWork((LayerWork(NONE, state_bytes=128),), head=NONE)
+    assert forward(recurrent, DEVICE, 3, 1, 1000).bytes == 3 * 2 * 128
+
+
+def test_a_layer_reads_each_of_its_caches() -> None:
+    crossed = replace(LAYER, caches=(CACHE, Cache(100, pair_flop=7, window=10)))
+    found, plain = (
+        forward(ModelWork((layer,), head=NONE), DEVICE, 2, 3, 1000) for layer in (crossed, LAYER)
     )
-    recurrent = ModelWork((LayerWork(weights=0, state=64),), head=0)
-    assert forward(recurrent, DEVICE, 3, 1, 1000).bytes == 3 * 2 * 64 * 2
+    assert found.bytes - plain.bytes == 4 * 2 * 10 * 100
+    assert found.flop - plain.flop == 4 * 6 * 10 * 7
+
+
+def test_weights_of_half_the_bytes_are_read_in_half_the_time() -> None:
+    """As many operations: only what is read is less."""
+    (whole,) = TARGET.layers
+    halved = ModelWork((replace(whole, weights=Weights(10**8, 10**8), caches=()),), head=NONE)
+    plain = ModelWork((replace(whole, caches=()),), head=NONE)
+    costs = [forward(model, DEVICE, 1, 1, 1000) for model in (halved, plain)]
+    assert costs[0].bytes * 2 == costs[1].bytes == 4 * 2 * 10**8
+    assert costs[0].flop == costs[1].flop
 
 
 def test_experts_touched_by_drawing_them() -> None:
     """Of 4 experts each token takes one: every draw of 3 tokens, counted."""
     draws = [{a, b, c} for a in range(4) for b in range(4) for c in range(4)]
-    assert Experts(4, 1, 10).touched(3) == pytest.approx(sum(map(len, draws)) / len(draws))
-    sparse = ModelWork((LayerWork(weights=0, experts=Experts(4, 1, 10)),), head=0)
+    experts = Experts(4, 1, of(10))
+    assert experts.touched(3) == pytest.approx(sum(map(len, draws)) / len(draws))
+    sparse = ModelWork((LayerWork(NONE, experts=experts),), head=NONE)
     cost = forward(sparse, DEVICE, 1, 3, 0)
     assert cost.bytes == pytest.approx(2 * 10 * sum(map(len, draws)) / len(draws))
     assert cost.flop == 2 * 3 * 10
-    assert sparse.held_bytes == 2 * 40
 
 
 def test_passes_and_host_time_by_hand() -> None:
@@ -133,7 +162,7 @@ def test_what_holds_of_every_prediction(
     assert predict(serving, drafting, requests, tokens, length_of(0, tokens)).speed_up < 1
     assert found.speed_up <= tokens + 1
     assert found.verify >= found.plain
-    heavier = ModelWork((replace(LAYER, weights=LAYER.weights * more),) * 4, TARGET.head)
+    heavier = ModelWork((replace(LAYER, weights=of(round(10**8 * more))),), TARGET.head)
     slower = predict(replace(serving, target=heavier), drafting, requests, tokens, found.length)
     assert slower.verify >= found.verify
     assert slower.plain >= found.plain

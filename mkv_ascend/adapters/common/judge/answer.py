@@ -31,7 +31,7 @@ def judge(question: Mapping[str, Any], host: JudgingHost) -> dict[str, Any]:
 
     ``question``: ``words`` behind ``vllm serve``, or ``engine``, fields of vLLM's ``EngineArgs``;
     ``device``, fields of ``DeviceFacts`` that differ from this process's; ``plan``, whether vLLM's
-    own grouping is asked for, too.
+    own grouping is asked for, too; ``works``, whether what a step of the models reads is.
     """
     import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
 
@@ -44,7 +44,7 @@ def judge(question: Mapping[str, Any], host: JudgingHost) -> dict[str, Any]:
         return {"answer": "unreadable", "problem": str(error)}
     try:
         config, facts = _configured(make)
-        return _answered(config, facts, host, plan_too=question["plan"])
+        return _answered(config, facts, host, question)
     except RefusedError as error:
         found = [asdict(refusal) for refusal in error.refusals]
         return {"answer": "refused", "refusals": found}
@@ -86,21 +86,22 @@ def _configured(make: Callable[[], VllmConfig]) -> tuple[VllmConfig, Facts]:
 
 
 def _answered(
-    config: VllmConfig, facts: Facts, host: JudgingHost, *, plan_too: bool
+    config: VllmConfig, facts: Facts, host: JudgingHost, question: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What is served. Raises RefusedError for what only layers and memory tell."""
-    from mkv_ascend.adapters.common.judge.building import BuildError, build
+    from mkv_ascend.adapters.common.judge.building import Asked, BuildError, build
 
+    asked = Asked(question["plan"], question.get("works", False))
     built: list[Built] = []
     unplanned = ""
     left_out: tuple[str, ...] = ()
     try:
         try:
-            built = build(config, host, vllm_grouping=plan_too)
+            built = build(config, host, asked)
         except BuildError as error:
             if error.refusals or not _leave_inputs_out(config):
                 raise
-            built = build(config, host, vllm_grouping=plan_too)
+            built = build(config, host, asked)
             left_out = ("the parts for images and sound are not counted: their files are not here",)
     except BuildError as error:
         if error.refusals:
@@ -115,7 +116,14 @@ def _answered(
     if found:
         raise RefusedError(dict.fromkeys(found))
     if not stages:
-        return {**_served(facts, None, None, config), "unplanned": unplanned, "inputs": None}
+        served = _served(facts, None, None, config)
+        return {
+            **served,
+            "unplanned": unplanned,
+            "inputs": None,
+            "works": None,
+            "untold": unplanned,
+        }
     one, memory, planned = min(stages, key=lambda stage: _requests(stage[1], stage[2]) or 0.0)
     answer = _served(facts, memory, planned, config)
     answer["notes"] += left_out
@@ -127,6 +135,8 @@ def _answered(
         "inputs": None if planned is None else to_dict(planned.inputs),
         "shared": one.shared,
         "vllm_grouping": None if one.other is None else asdict(one.other),
+        "works": to_dict(one.works),
+        "untold": one.untold or one.unplanned,
     }
 
 

@@ -21,8 +21,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mkv_ascend.adapters.common.judge.front_check import of_host, words_of
+from mkv_ascend.adapters.common.judge.model_work import UntoldError, works_of
 from mkv_ascend.adapters.common.judge.weights import weight_bytes
 from mkv_ascend.adapters.installed import adapter
+from mkv_ascend.advice.work import Works
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.layout.component import LayoutError
 from mkv_ascend.layout.grouping import GroupingError
@@ -55,7 +57,8 @@ class Built:
 
     ``inputs``: of the plan; None with the reason in ``unplanned``. ``weights``: bytes of target
     and draft. ``shared``: layers without a cache, with those whose cache they read. ``other``:
-    vLLM's own grouping, None where it was not asked for.
+    vLLM's own grouping, None where it was not asked for. ``works``: None where they were not asked
+    for, or with the reason in ``untold``.
     """
 
     inputs: PlanInputs | None
@@ -63,6 +66,8 @@ class Built:
     weights: tuple[int, int]
     shared: tuple[tuple[str, str], ...] = ()
     other: OtherGrouping | None = None
+    works: Works | None = None
+    untold: str = ""
 
 
 class BuildError(RuntimeError):
@@ -73,20 +78,23 @@ class BuildError(RuntimeError):
         self.refusals = refusals
 
 
-def build(config: VllmConfig, host: JudgingHost, *, vllm_grouping: bool = False) -> list[Built]:
-    """Both models, stage by stage of the pipeline; a process of its own for each.
+@dataclass(frozen=True)
+class Asked:
+    """What is told besides: ``grouping``, vLLM's own; ``works``, of the models."""
 
-    Args:
-        config: of the engine.
-        vllm_grouping: ask for vLLM's own grouping, too.
+    grouping: bool = False
+    works: bool = False
+
+
+def build(config: VllmConfig, host: JudgingHost, asked: Asked) -> list[Built]:
+    """Both models of an engine, stage by stage of the pipeline; a process of its own for each.
 
     Raises:
         BuildError: whatever vLLM, vllm-ascend or ours raise.
     """
     stages = range(config.parallel_config.pipeline_parallel_size)
     return [
-        _in_a_process(functools.partial(_stage, config, host, stage, vllm_grouping))
-        for stage in stages
+        _in_a_process(functools.partial(_stage, config, host, stage, asked)) for stage in stages
     ]
 
 
@@ -113,20 +121,22 @@ def _in_a_process(build_stage: Callable[[], Built]) -> Built:
     if "failed" in found:
         refusals = tuple(Refusal(**refusal) for refusal in found["refusals"])
         raise BuildError(found["failed"], refusals)
-    inputs, other = found["inputs"], found["other"]
+    inputs, other, works = found["inputs"], found["other"], found["works"]
     return Built(
         inputs=None if inputs is None else from_dict(PlanInputs, inputs),
         unplanned=found["unplanned"],
         weights=tuple(found["weights"]),
         shared=tuple(map(tuple, found["shared"])),
         other=None if other is None else OtherGrouping(**other),
+        works=None if works is None else from_dict(Works, works),
+        untold=found["untold"],
     )
 
 
 def _plain(built: Built) -> dict[str, Any]:
     other = None if built.other is None else vars(built.other)
-    inputs = None if built.inputs is None else to_dict(built.inputs)
-    return {**vars(built), "inputs": inputs, "other": other}
+    inputs, works = to_dict(built.inputs), to_dict(built.works)
+    return {**vars(built), "inputs": inputs, "other": other, "works": works}
 
 
 def _failed(error: BaseException) -> dict[str, Any]:
@@ -160,7 +170,7 @@ def _refusals(error: BaseException, place: traceback.FrameSummary) -> tuple[Refu
     return ()
 
 
-def _stage(config: VllmConfig, host: JudgingHost, stage: int, vllm_grouping: bool) -> Built:
+def _stage(config: VllmConfig, host: JudgingHost, stage: int, asked: Asked) -> Built:
     from vllm.v1.core import kv_cache_utils
     from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 
@@ -180,7 +190,7 @@ def _stage(config: VllmConfig, host: JudgingHost, stage: int, vllm_grouping: boo
         return Built(None, f"vllm-ascend arranges the caches itself: {reason}", weights)
     backends = _backends(config, runner)
     stock = None
-    if vllm_grouping:
+    if asked.grouping:
         encoder = config.scheduler_config.max_num_encoder_input_tokens
         drafted = config.num_speculative_tokens if speculative else 0
         stock = host.group_specs(
@@ -192,12 +202,21 @@ def _stage(config: VllmConfig, host: JudgingHost, stage: int, vllm_grouping: boo
     groups = kv_cache_utils.get_kv_cache_groups(config, specs)
     inputs = planned_groups.inputs_of(config, specs, groups)
     layers = tuple(replace(layer, backend=backends[layer.layout.layer]) for layer in inputs.layers)
+    inputs = replace(inputs, layers=layers)
+    works, untold = None, ""
+    if asked.works:
+        try:
+            works = works_of(config, inputs, runner, draft)
+        except UntoldError as error:
+            untold = str(error)
     return Built(
-        replace(inputs, layers=layers),
+        inputs,
         "",
         weights,
         tuple(sorted(runner.shared_kv_cache_layers.items())),
         None if stock is None else OtherGrouping(**stock),
+        works,
+        untold,
     )
 
 
