@@ -25,7 +25,7 @@ PAGES = sorted(
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 OF_THE_SYSTEM = {"docker", "export", "git", "mutmut", "pip", "source", "kubectl", "npu-smi"}
 """Not ours; most need hardware or a network."""
-AN_ASSIGNMENT = re.compile(r"[A-Z_]+=")
+AN_ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=")
 
 
 def shown(page: Path) -> Iterator[str]:
