@@ -10,9 +10,8 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mkv_ascend import cli
 from mkv_ascend.metrics import definitions
-from tests.support import engine
+from tests.support import engine, programs
 from tests.support.hosts import ADAPTER
 from tests.support.server import complete, serve
 from tests.support.stock import RUNNER_V2
@@ -113,16 +112,15 @@ def check_acceptance(seen):
     assert seen.all_of(definitions.VERIFIED.name, "k") == verified
 
 
-def explained(capsys, ranks, speculative):
-    """The groups that ``mkv-ascend explain`` plans from the checkpoints' files."""
-    command = ["explain", "--no-build", "--no-vllm-grouping", "--format", "json"]
-    command += ["--model", str(model_directory("gemma3")), "--max-model-len", str(LENGTH)]
-    command += ["--tensor-parallel-size", str(ranks)]
+def explained(ranks, speculative):
+    """The groups that ``mkv-ascend explain`` plans of models that are not loaded."""
+    command = ["explain", "--format", "json", str(model_directory("gemma3"))]
+    command += ["--max-model-len", str(LENGTH), "--tensor-parallel-size", str(ranks)]
     if speculative:
         command += ["--speculative-config", json.dumps(speculation())]
-    capsys.readouterr()
-    assert cli.main(command) == 0
-    return json.loads(capsys.readouterr().out)
+    done = programs.run_program("mkv_ascend.cli", command)
+    assert done.status == 0, done.errors
+    return json.loads(done.output)
 
 
 def check_caches(seen, plan):
@@ -148,13 +146,13 @@ def check_caches(seen, plan):
 @pytest.mark.nightly("other cases of it stay", cases=["*-2", "v2-1"])
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("runner", ADAPTER.RUNNERS)
-def test_figures_are_vllms_and_those_of_the_plan(ranks, runner, tmp_path, capsys):
+def test_figures_are_vllms_and_those_of_the_plan(ranks, runner, tmp_path):
     """With two ranks, of which each drafts, nothing is counted twice."""
     seen = observe(tmp_path, runner, "--tensor-parallel-size", str(ranks))
     assert len(seen.replays) == ranks
     check_proposals(seen)
     check_acceptance(seen)
-    check_caches(seen, explained(capsys, ranks, speculative=True))
+    check_caches(seen, explained(ranks, speculative=True))
     labels = {(given["model_name"], given["engine"]) for n, given, _ in seen.page if "mkv_" in n}
     assert labels == {(str(model_directory("gemma3")), "0")}
     graphs = seen.all_of(definitions.GRAPHS.name, "role")[("draft",)]
@@ -166,7 +164,7 @@ def test_figures_are_vllms_and_those_of_the_plan(ranks, runner, tmp_path, capsys
 
 
 @pytest.mark.nightly("figures of a draft stay")
-def test_without_a_draft_there_are_caches_and_no_proposals(tmp_path, capsys):
+def test_without_a_draft_there_are_caches_and_no_proposals(tmp_path):
     seen = observe(tmp_path, "v1", "--enforce-eager", speculative=False)
     ours = {name for name, _, _ in seen.page if name.startswith("mkv_ascend")}
     assert ours == {
@@ -175,5 +173,5 @@ def test_without_a_draft_there_are_caches_and_no_proposals(tmp_path, capsys):
         definitions.KV_BLOCK_BYTES.name,
         definitions.KV_BLOCK_IDLE_BYTES.name,
     }
-    check_caches(seen, explained(capsys, 1, speculative=False))
+    check_caches(seen, explained(1, speculative=False))
     assert seen.report["draft"] is None
