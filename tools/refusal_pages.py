@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every refusal with what is said, for docs/troubleshooting.md.
+"""Every refusal with an example of what is said, for docs/troubleshooting.md.
 
 The messages are those of the rules for configurations that the tests judge. Codes that only a
 model that is built or a host's own words give stand there with their meaning alone.
@@ -48,9 +48,13 @@ def meanings_of(page: str) -> dict[str, str]:
 
 
 def section(title: str, meaning: str, said: Sequence[str]) -> str:
-    """A heading, what it means, and each message, wrapped for reading."""
-    shown = ["\n".join(["```text", *map(wrapped, text.splitlines()), "```"]) for text in said]
-    return "\n\n".join([f"### {title}", meaning, *dict.fromkeys(shown)])
+    """A heading, what it means, and the shortest message, wrapped for reading.
+
+    One shows how it reads; all of them would be a page that nobody does.
+    """
+    lines = map(wrapped, min(said, key=len).splitlines()) if said else ()
+    example = ["\n".join(["```text", *lines, "```"])] if said else []
+    return "\n\n".join([f"### {title}", meaning, *example])
 
 
 def wrapped(line: str) -> str:

@@ -58,3 +58,9 @@ def test_every_code_has_a_section(page: str) -> None:
     sections = re.findall(r"^### `([a-z-]+)`$", page, flags=re.MULTILINE)
     assert sections == list(meanings)
     assert {code for code, _ in REFUSED.values()} <= set(sections)
+
+
+def test_a_code_has_one_example_at_most(page: str) -> None:
+    sections = page.partition("## Refusals by code")[2].split("\n### ")[1:]
+    shown = {part.partition("\n")[0].strip("`"): part.count("```text") for part in sections}
+    assert shown == {code: code in {case for case, _ in REFUSED.values()} for code in shown}
