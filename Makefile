@@ -3,6 +3,9 @@
 PYTHON ?= python3
 # Which host (tools/hosts.py). From the command line only: csh has a variable HOST of its own.
 ifneq ($(origin HOST),command line)
+ifneq ($(filter 0.23 0.30,$(HOST)),)
+$(info HOST=$(HOST) of the environment is ignored, and 0.23 taken: write it behind make, make TARGET HOST=$(HOST))
+endif
 HOST := 0.23
 endif
 # Which part of `rest`.

@@ -167,6 +167,7 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
     _refuse_runner(arguments.runner)
     environment = _environment(emulated, arguments.dtype, arguments.runner)
     console.rule("[bold]mkv_ascend demo" + (", on the emulated NPU" if emulated else ""))
+    console.print(_host(environment))
     target, draft = _model(arguments.target), _model(arguments.draft)
     texts = questions(arguments.prompts)
 
@@ -207,6 +208,15 @@ def _refuse_runner(runner: str | None) -> None:
             f"--runner {runner}: the installed vllm-ascend has {' and '.join(served)}. Leave the "
             "option out, or run the demo with vllm-ascend 0.30.0rc2 (`make demo HOST=0.30`)"
         )
+
+
+def _host(environment: Mapping[str, str]) -> str:
+    """What is shown: both versions, and the model runner, which the variable alone chooses."""
+    from mkv_ascend.adapters.installed import installed_versions
+
+    found = installed_versions()
+    runner = "V1" if environment.get(RUNNER_V2, "").strip() in ("", "0") else "V2"
+    return f"vllm-ascend {found['vllm-ascend']} with vLLM {found['vllm']}, model runner {runner}"
 
 
 def _options(arguments: argparse.Namespace, target: Path) -> list[str]:

@@ -3,8 +3,11 @@
 
 import argparse
 import contextlib
+import importlib.metadata
 import io
+import os
 import pathlib
+import subprocess
 
 import pytest
 from rich.console import Console
@@ -163,6 +166,33 @@ def test_without_graphs_both_servers_are_eager_and_nothing_need_be_replayed(serv
     status, started = servers(0, "--enforce-eager")
     assert status == 0
     assert all("--enforce-eager" in options for options in started)
+
+
+def test_the_host_and_its_model_runner_stand_first(servers, capsys):
+    versions = {name: importlib.metadata.version(name) for name in ("vllm", "vllm-ascend")}
+    servers(3)
+    # The title is a rule of its own.
+    assert capsys.readouterr().out.splitlines()[1] == (
+        f"vllm-ascend {versions['vllm-ascend']} with vLLM {versions['vllm']}, model runner V1"
+    )
+    assert demo._host({demo.RUNNER_V2: "1"}).endswith("model runner V2")
+
+
+@pytest.mark.parametrize(
+    ("host", "told"), [("0.30", ["HOST=0.30 of the environment is ignored"]), ("a-machine", [])]
+)
+def test_a_host_in_the_environment_is_said_to_be_ignored(host, told):
+    """csh sets HOST to the machine's name, which nobody means."""
+    shown = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", "port"],
+        cwd=pathlib.Path(__file__).resolve().parents[3],
+        env={"PATH": os.environ["PATH"], "HOST": host},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert [line.partition(",")[0] for line in shown.splitlines() if "ignored" in line] == told
+    assert "--host '0.23'" in shown
 
 
 @hosts.only_on("vllm_ascend_0_23", "0.30.0rc2 has model runner V2")
