@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import sys
@@ -262,8 +261,6 @@ def _formatted(report: PlanReport, arguments: argparse.Namespace) -> str:
     if arguments.json or form == "json":
         return json.dumps(report.to_dict(), indent=2) + "\n"
     if form == "html":
-        if importlib.util.find_spec("jinja2") is None:
-            raise ModuleNotFoundError("the page is made by jinja2", name="jinja2")
         from mkv_ascend.layout.report_html import html
 
         return html(report)

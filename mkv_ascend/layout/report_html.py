@@ -1,169 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan's report as one HTML file: ``report.html.jinja`` with what is computed here.
+"""A plan's report as one page: the tables of the text, and a bar for each KV group.
 
-The memory map shows what one block id holds in every pool, for every KV group, to scale. Pools that
-are alike are drawn once. Of a pool each KV group has a bar, as long as the pool's bytes per block,
-with the components of the group's layers where they lie while the block is that group's. What is
-left of a bar lies idle and is hatched. The words stand beside the bars: on a narrow screen they
-keep their size, and nothing has to be pointed at.
+It fetches nothing, has no script, and is well-formed XML too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from html import escape
 
-import jinja2
-
-from mkv_ascend.layout.layer_ranges import abbreviated_names
-from mkv_ascend.layout.placement import PlacedLayer, Pool
-from mkv_ascend.layout.report import PlanReport
+from mkv_ascend.layout.report import PlanReport, served_groups
 from mkv_ascend.layout.report_text import (
+    Row,
     answer,
     closing_lines,
     comparison,
-    count,
     format_bytes,
     group_rows,
     measured_with,
     pools_of,
 )
 
-TEMPLATE = Path(__file__).with_name("report.html.jinja")
-SHADES = 3
-"""Later components of a layer are paler; so many shades are told apart."""
-
-
-@dataclass(frozen=True)
-class BarPart:
-    """A stretch of a pool's bytes, from ``start``, that one component of a layer has."""
-
-    component: str
-    start: int
-    length: int
-
-
-@dataclass(frozen=True)
-class DrawnPool:
-    """Pools (indices) that look alike: the same kinds of layers lie at the same places."""
-
-    indices: tuple[int, ...]
-    pool: Pool
-    layers: tuple[tuple[str, ...], ...]
-    """For each layer of ``pool``, those that lie at its place in any of these pools."""
+STYLE = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
+body { max-width: 1180px; margin: 0 auto; padding: 16px; overflow-wrap: break-word; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: 4px 12px 4px 0;
+  border-bottom: 1px solid #8886; }
+.bar { display: flex; height: 16px; print-color-adjust: exact; }
+.target { background: #2f6db3; } .draft { background: #c4661f; }
+.idle { background: repeating-linear-gradient(45deg, #8883 0 4px, #8888 4px 6px); }
+@media (max-width: 900px) { thead { display: none; } tr, td { display: block; }
+  td { border: none; overflow-wrap: anywhere; } td:empty { display: none; }
+  td::before { content: attr(title) ": "; } }
+"""
 
 
 def html(report: PlanReport) -> str:
-    """The whole file; it is well-formed XML too."""
-    subjects = dict(report.subjects)
-    models = [subjects[role].split(" (")[0] for role in ("target", "draft") if role in subjects]
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    size = format_bytes(report.plan.bytes_per_block)
-    return template.render(
-        title=" + ".join(models) or "KV cache plan",
-        answer=answer(report),
-        subjects=[*report.subjects, ("measured with", f"one request of {measured_with(report)}")],
-        comparison=comparison(report),
-        closing=closing_lines(report),
-        map_words=(
-            f"One block id has {size} over {count(len(report.plan.pools), 'pool')}, drawn to "
-            "scale; pools that are alike are drawn once. Each bar is a KV group: what its layers "
-            "keep while the block is theirs."
-        ),
-        figures=_figures(report),
-        groups=group_rows(report),
-        pools=[
-            ("what", "why, and which layers"),
-            *(pools_of(part) for part in report.pool_parts()),
-        ],
+    """The whole file."""
+    request = f"one request of {measured_with(report)}"
+    parts = [
+        f"<h1>KV cache plan</h1><p>{escape(answer(report))}</p>",
+        _table([("what", "is"), *report.subjects, ("measured with", request)]),
+        "<h2>KV groups</h2>",
+        _table(group_rows(report)),
+        f"<h2>What a block holds ({format_bytes(report.plan.bytes_per_block)})</h2>",
+        *_bars(report),
+        "<h2>Pools</h2>",
+        _table([("what", "why"), *(pools_of(part) for part in report.pool_parts())]),
+        "<h2>What it costs, and what else could be had</h2>",
+        _table(comparison(report)),
+        *(f"<p>{escape(line)}</p>" for line in closing_lines(report)),
+    ]
+    body = "\n".join(parts)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
+        f"<title>KV cache plan</title><style>{STYLE}</style></head>\n"
+        f"<body><main>\n{body}\n</main></body></html>\n"
     )
 
 
-def bar_parts(pool: Pool, member: PlacedLayer) -> Iterator[BarPart]:
-    """Where a layer lies in the bytes of one block of ``pool``, buffers one after another."""
-    for part in member.placements:
-        if part.overlay:
-            continue
-        before = sum(pool.buffers[: part.buffer])
-        if not pool.storage.is_strided:
-            start = before + part.start_per_block
-            yield BarPart(part.component, start, part.rows * part.row_bytes)
-            continue
-        for row in range(part.rows):
-            start = before + part.start_bytes + row * part.row_stride
-            yield BarPart(part.component, start, part.row_bytes)
+def _table(rows: Sequence[Row]) -> str:
+    """On a narrow screen each cell is a line behind the name of its column."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
+    lines = []
+    for row in rows[1:]:
+        cells = zip(rows[0], row, strict=True)
+        words = (f'<td title="{escape(name)}">{escape(cell.strip())}</td>' for name, cell in cells)
+        lines.append(f"<tr>{''.join(words)}</tr>")
+    body = "\n".join(lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
 
 
-def drawn_pools(report: PlanReport) -> list[DrawnPool]:
-    """The pools of the plan, those that look alike as one, in the order of the first."""
-    alike: dict[object, list[int]] = {}
-    for index, pool in enumerate(report.plan.pools):
-        key = (pool.storage, pool.buffers, tuple(_look(report, pool)))
-        alike.setdefault(key, []).append(index)
-    found = []
-    for indices in alike.values():
-        pools = [_in_order(report, report.plan.pools[index]) for index in indices]
-        names = zip(*([member.layer for member in pool] for pool in pools), strict=True)
-        found.append(
-            DrawnPool(tuple(indices), report.plan.pools[indices[0]], tuple(map(tuple, names)))
-        )
-    return found
-
-
-def _in_order(report: PlanReport, pool: Pool) -> list[PlacedLayer]:
-    """The layers of a pool by group and place."""
-    return sorted(pool.layers, key=lambda x: (x.group, next(bar_parts(pool, x)).start))
-
-
-def _look(report: PlanReport, pool: Pool) -> Iterator[object]:
-    for member in _in_order(report, pool):
-        layout = report.plan.layout_of[member.layer]
-        backend = report.backends.get(member.layer)
-        yield member.group, layout.role, layout.kind, backend, tuple(bar_parts(pool, member))
-
-
-def _figures(report: PlanReport) -> Iterator[dict[str, Any]]:
-    """What the template draws of each pool."""
-    widest = max((pool.bytes_per_block for pool in report.plan.pools), default=1)
-    for drawn in drawn_pools(report):
-        size, number = drawn.pool.bytes_per_block, len(drawn.indices)
-        words = f"{count(number, 'pool')}: {drawn.pool.storage}, {format_bytes(size)} a block"
-        if number > 1:
-            words += f" each, {format_bytes(size * number)} in all"
-        bars: list[list[dict[str, Any]]] = [[] for _ in report.plan.groups]
-        for member, names in zip(_in_order(report, drawn.pool), drawn.layers, strict=True):
-            bars[member.group].append(_drawn(report, drawn.pool, member, names))
-        yield {
-            "indices": drawn.indices,
-            "words": words,
-            "percent": f"{100 * size / widest:.3f}",
-            "size": size,
-            "bars": bars,
-        }
-
-
-def _drawn(
-    report: PlanReport, pool: Pool, member: PlacedLayer, names: Sequence[str]
-) -> dict[str, Any]:
-    """What the template draws of a layer, and of those at its place in other pools."""
-    layout = report.plan.layout_of[member.layer]
-    parts = list(bar_parts(pool, member))
-    sizes: dict[str, int] = {}
-    for part in parts:
-        sizes[part.component] = sizes.get(part.component, 0) + part.length
-    shades = {name: min(index, SHADES) for index, name in enumerate(sizes)}
-    components = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
-    backend = report.backends.get(member.layer, "no backend")
-    layers = ", ".join(abbreviated_names(names))
-    return {
-        "role": layout.role,
-        "names": names,
-        "words": f"{layers}: {layout.role}, {layout.kind}, {backend}; {components}",
-        "parts": [
-            {"shade": shades[part.component], "start": part.start, "length": part.length}
-            for part in parts
-        ],
-    }
+def _bars(report: PlanReport) -> list[str]:
+    """For each group what its layers keep while a block is theirs, and what lies idle."""
+    bars = []
+    for group in served_groups(report.plan.bind(1)):
+        sizes = {**group["used_bytes"], "idle": group["idle_bytes"]}
+        words = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+        drawn = (f'<i class="{name}" style="flex: {size}"></i>' for name, size in sizes.items())
+        bars.append(f"<p>group {group['kv_group']}: {words}</p>")
+        bars.append(f'<div class="bar">{"".join(drawn)}</div>')
+    return bars

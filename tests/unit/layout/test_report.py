@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report says is what its plan holds: numbers, text, and a map to scale."""
+"""What a report says is what its plan holds: numbers, text, and a page."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import (
-    Component,
     LayerLayout,
     Storage,
-    TokenExtent,
 )
 from mkv_ascend.layout.fitting import requirements_of
 from mkv_ascend.layout.grouping import CoarserHits, GroupingOptions, group_layers
@@ -30,13 +28,18 @@ from mkv_ascend.layout.report import (
     pool_parts,
     served_groups,
 )
-from mkv_ascend.layout.report_html import bar_parts, drawn_pools, html
-from mkv_ascend.layout.report_text import answer, format_bytes, served_text, text
+from mkv_ascend.layout.report_html import html
+from mkv_ascend.layout.report_text import (
+    answer,
+    comparison,
+    format_bytes,
+    group_rows,
+    pools_of,
+    served_text,
+    text,
+)
 from mkv_ascend.layout.retention import Retention, RetentionKind
 from tests.support.plan_reports import LAYERS, REQUEST, dense, make_report, with_plan
-
-SVG = "{http://www.w3.org/2000/svg}"
-XHTML = "{http://www.w3.org/1999/xhtml}"
 
 
 def test_numbers_follow_from_the_plan() -> None:
@@ -213,7 +216,7 @@ def test_a_plan_without_layers_has_no_line_and_no_drawing_of_any() -> None:
     empty = plan(PlanInputs((), REQUEST, 4, GroupingOptions(), groups=()))
     report = PlanReport(planned=empty, subjects=(), memory_bytes=None, other_absent="nobody asked")
     assert "Pools (0 B for each block id)\n\n" in text(report)
-    assert "over 0 pools" in html(report)
+    assert "What a block holds (0 B)" in html(report)
 
 
 def served() -> tuple[BoundPlan, int, int]:
@@ -294,18 +297,14 @@ def test_the_page_needs_no_network() -> None:
     assert "Big &amp; Co" in page
 
 
-def test_every_layer_is_on_the_map_and_named_beside_it() -> None:
+def test_every_cell_of_the_text_is_on_the_page() -> None:
     report = make_report()
     page = page_of(report)
-    drawn = [e for e in page.iter(f"{SVG}g") if e.get("data-layers") is not None]
-    names = [name for element in drawn for name in str(element.get("data-layers")).split()]
-    assert sorted(names) == sorted(layout.layer for layout, _ in LAYERS)
-    for element in drawn:
-        first = str(element.get("data-layers")).split()[0]
-        assert element.get("class") == f"layer {report.plan.layout_of[first].role}"
-    beside = " ".join("".join(e.itertext()) for e in page.iter(f"{XHTML}p"))
-    for part in report.group_parts():
-        assert f"{part.role}, {part.kind}, {part.backend}" in beside
+    cells = ["".join(e.itertext()) for e in page.iter("td")]
+    for row in (*group_rows(report)[1:], *comparison(report)[1:]):
+        assert any(cells[at : at + len(row)] == list(row) for at in range(len(cells))), row
+    for part in report.pool_parts():
+        assert {line.strip() for line in pools_of(part)} <= set(cells)
 
 
 def one_group(layers: list[LayerLayout]) -> PlanReport:
@@ -316,44 +315,22 @@ def one_group(layers: list[LayerLayout]) -> PlanReport:
     return with_plan(make_report(), grouping=grouping, plan=make_plan([layers]))
 
 
-def test_pools_that_are_alike_are_drawn_once() -> None:
-    report = one_group([dense(f"target.layers.{i}", Role.TARGET, 4) for i in range(3)])
-    assert len(report.plan.pools) == 3
-    (figure,) = page_of(report).iter(f"{XHTML}figure")
-    assert figure.get("data-pools") == "0 1 2"
-    assert figure.findtext(f"{XHTML}figcaption") == (
-        "3 pools: split, 128.0 KiB a block each, 384.0 KiB in all"
-    )
-    (drawn,) = drawn_pools(report)
-    assert drawn.layers == (("target.layers.0", "target.layers.1", "target.layers.2"),)
-
-
-def test_pools_of_two_models_are_not_alike() -> None:
-    """As many bytes at the same place, of the target and of the draft."""
-    report = one_group([dense("t", Role.TARGET, 4), dense("d", Role.DRAFT, 4)])
-    assert [drawn.indices for drawn in drawn_pools(report)] == [(0,), (1,)]
-
-
-def test_widths_are_to_scale_and_inside_their_pool() -> None:
+def test_a_bar_is_what_a_block_holds_to_scale() -> None:
     report = make_report()
-    figures = list(page_of(report).iter(f"{XHTML}figure"))
-    widest = max(pool.bytes_per_block for pool in report.plan.pools)
-    pools = drawn_pools(report)
-    assert len(figures) == len(pools)
-    for figure, drawn in zip(figures, pools, strict=True):
-        size = drawn.pool.bytes_per_block
-        bars = list(figure.iter(f"{SVG}svg"))
-        assert len(bars) == len(report.plan.groups)
-        for bar in bars:
-            assert bar.get("viewBox") == f"0 0 {size} 1"
-            assert bar.get("style") == f"width: {100 * size / widest:.3f}%"
-            for layer in bar.iter(f"{SVG}g"):
-                parts = list(layer.iter(f"{SVG}rect"))
-                lengths = [int(part.get("width", "")) for part in parts]
-                first = str(layer.get("data-layers")).split()[0]
-                assert sum(lengths) == report.plan.layout_of[first].used_bytes
-                for part, length in zip(parts, lengths, strict=True):
-                    assert 0 <= int(part.get("x", "")) <= size - length
+    bars = [e for e in page_of(report).iter("div") if e.get("class") == "bar"]
+    drawn = [
+        {part.get("class"): part.get("style", "").removeprefix("flex: ") for part in bar}
+        for bar in bars
+    ]
+    assert drawn == [
+        {
+            role: str(size)
+            for role, size in (*group["used_bytes"].items(), ("idle", group["idle_bytes"]))
+        }
+        for group in served_groups(report.plan.bind(7))
+    ]
+    for bar in drawn:
+        assert sum(map(int, bar.values())) == report.plan.bytes_per_block
 
 
 def test_the_first_sentence_says_whether_it_fits_and_what_the_draft_costs() -> None:
@@ -365,7 +342,7 @@ def test_the_first_sentence_says_whether_it_fits_and_what_the_draft_costs() -> N
     assert "The draft costs " in words
     assert text(report).startswith(words)
     page = page_of(report)
-    assert next(e.text for e in page.iter(f"{XHTML}p")) == words
+    assert next(e.text for e in page.iter("p")) == words
     small = answer(make_report(memory_bytes=2**20))
     assert small.startswith("It does not fit: 1.0 MiB hold no request of 1024 tokens.")
     assert "give --memory to see" in answer(make_report(memory_bytes=None))
@@ -394,56 +371,3 @@ def test_pools_that_other_groups_use_are_listed_apart() -> None:
 
     found = pool_parts([pool(0, 1), pool(0), pool(1, 0), pool(1), pool(0)])
     assert [part.pools for part in found] == [(0, 2), (1, 4), (3,)]
-
-
-def test_layers_of_a_group_do_not_cover_each_other() -> None:
-    report = make_report()
-    for pool in report.plan.pools:
-        for group in range(len(report.plan.groups)):
-            taken = sorted(
-                (part.start, part.start + part.length)
-                for member in pool.layers
-                if member.group == group
-                for part in bar_parts(pool, member)
-            )
-            ends = [0, *(end for _, end in taken)]
-            assert all(start >= end for (start, _), end in zip(taken, ends, strict=False))
-            assert ends[-1] <= pool.bytes_per_block
-
-
-def test_buffers_are_drawn_one_after_another() -> None:
-    layout = dense("target.layers.0", Role.TARGET, 4)
-    plan = make_plan([[layout]])
-    (pool,) = plan.pools
-    assert [(p.component, p.start, p.length) for p in bar_parts(pool, pool.layers[0])] == [
-        ("k", 0, 65536),
-        ("v", 65536, 65536),
-    ]
-
-
-def test_rows_of_a_page_are_drawn_where_they_lie() -> None:
-    """A block of two kernel blocks: the rows of both components take turns."""
-    parts = tuple(
-        Component(name, "bfloat16", TokenExtent(128, 1, dim))
-        for name, dim in (("latent", 64), ("indexer_k", 32))
-    )
-    layout = LayerLayout(
-        "target.layers.0",
-        Role.TARGET,
-        Kind.COMPRESSED_MLA,
-        parts,
-        Storage.PAGED,
-        128 * 96 * 2,
-        128,
-        kernel_block=64,
-    )
-    (pool,) = make_plan([[layout]]).pools
-    long, short = 64 * 64 * 2, 64 * 32 * 2
-    found = [(p.component, p.start, p.length) for p in bar_parts(pool, pool.layers[0])]
-    row = long + short
-    assert found == [
-        ("latent", 0, long),
-        ("latent", row, long),
-        ("indexer_k", long, short),
-        ("indexer_k", row + long, short),
-    ]
