@@ -84,6 +84,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         *("-k", "--num-speculative-tokens"), type=positive, metavar="K", help="draft tokens (3)"
     )
     parser.add_argument(
+        *("-tp", "--tensor-parallel-size"), type=positive, metavar="N", help="vLLM's own (1)"
+    )
+    parser.add_argument(
         "--devices", type=positive, metavar="N", help="devices of the machine (default: found)"
     )
     parser.add_argument(
@@ -145,6 +148,8 @@ def judged(arguments: argparse.Namespace, more: Mapping[str, Any] | None = None)
     command = command_words.read(
         arguments.command, arguments.draft, arguments.num_speculative_tokens
     )
+    if arguments.tensor_parallel_size is not None:
+        command.serve += ["--tensor-parallel-size", str(arguments.tensor_parallel_size)]
     if arguments.kv_cache_memory is not None:
         command.serve += ["--kv-cache-memory-bytes", str(arguments.kv_cache_memory)]
     if arguments.runner is not None:

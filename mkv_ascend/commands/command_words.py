@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.commands import emulator
+from mkv_ascend.commands import draft_options, emulator
 
 LAUNCHERS = ("env", "nohup", "exec", "time")
 SERVERS = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
@@ -20,10 +20,7 @@ COMMANDS = ("vllm.entrypoints.cli.main", "vllm")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 DRAFT_TOKENS = 3
 """Of a proposal where only ``--draft`` is given."""
-METHODS = (
-    *("draft_model", "eagle", "eagle3", "dflash", "dspark", "mtp"),
-    *("ngram", "suffix", "medusa"),
-)
+SPECULATION = re.compile(r"(--speculative[-_]config|-sc)(=.*)?", re.DOTALL)
 
 
 class CommandError(ValueError):
@@ -66,6 +63,11 @@ def read(words: Sequence[str], draft: str | None = None, tokens: int | None = No
         is_line = True
     found.serve = _behind_serve(rest, is_line)
     if draft is not None or tokens is not None:
+        if any(SPECULATION.fullmatch(word) for word in found.serve):
+            raise CommandError(
+                "--draft or --num-speculative-tokens beside vLLM's --speculative-config: both say "
+                "how to draft. Possible: one of them. Change: leave the other out"
+            )
         found.serve += ["--speculative-config", json.dumps(_speculation(draft, tokens))]
     return found
 
@@ -110,13 +112,8 @@ def _speculation(draft: str | None, tokens: int | None) -> dict[str, Any]:
     found: dict[str, Any] = {"num_speculative_tokens": tokens or DRAFT_TOKENS}
     if draft is None:
         return found
-    method, sign, folder = draft.partition("=")
-    # A folder's name may have such a sign, too.
-    if sign and method in METHODS:
-        found["method"] = method
-        draft = folder
-    if draft in METHODS and "method" not in found and not Path(draft).exists():
-        found["method"] = draft
-        return found
-    found.setdefault("method", "draft_model")
-    return {**found, "model": str(Path(draft).resolve() if Path(draft).exists() else draft)}
+    if draft_options.is_method(draft):
+        return {**found, "method": draft}
+    method, folder = draft_options.split_draft(draft)
+    model = str(Path(folder).resolve()) if Path(folder).exists() else folder
+    return {**found, "method": method or "draft_model", "model": model}
