@@ -1,70 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory of docs/patches.md, from the records that stand beside the replacements."""
+"""The inventory of docs/patches.md, from the records that stand beside the replacements.
+
+A row has what a reader compares; a record has the rest (what it counts on, when it can go).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+
+import regression_pages
 
 import foreign_names
 from foreign_names import Placed
+from mkv_ascend.adapters.patching import Record
 
 SHOWN = foreign_names.ROOT / "docs" / "without_patch.json"
 """Version of vllm-ascend -> record -> target -> the test that was seen to fail without it.
 
 ``without_patch.py --record`` writes it.
 """
+HEAD = (
+    "| name | replaces | why | upstream | test |",
+    "| --- | --- | --- | --- | --- |",
+)
+FEWEST_WORDS = 12
+"""A first sentence below this says what holds, and the second one what goes wrong."""
+SENTENCE_END = re.compile(r"(?<=[.])\s+(?=[A-Zv])")
+PULL_REQUEST = re.compile(r"pull request (\d+)")
 
 
 def markdown() -> str:
-    """One section for each record, by the folder of the adapter that it stands in."""
-    parts: list[str] = []
-    folder = None
+    """One table for each folder of the adapters that has records."""
+    folders: dict[str, list[Placed]] = {}
     for placed in foreign_names.records(foreign_names.all_sources()):
-        here = placed.file.parent.relative_to(foreign_names.ADAPTERS).as_posix()
-        if here != folder:
-            folder = here
-            parts.append(f"## `adapters/{'' if here == '.' else here}`".replace("/`", "`"))
-        parts.append(_section(placed))
-    return "\n\n".join(parts)
+        folder = placed.file.parent.relative_to(foreign_names.ADAPTERS.parent).as_posix()
+        folders.setdefault(folder, []).append(placed)
+    reports = _reports()
+    return "\n\n".join(_section(folder, of, reports) for folder, of in folders.items())
 
 
-def _section(placed: Placed) -> str:
-    record = placed.record
-    rows = [
-        ("Replaces", _listed(record.targets)),
-        *([("Counts on", _listed(record.reads))] if record.reads else []),
-        *([("Sets", _listed(record.writes))] if record.writes else []),
-        ("Why", record.why),
-        ("Where", f"`{placed.file.relative_to(foreign_names.ROOT).as_posix()}`"),
-        ("Test" if len(record.tests) == 1 else "Tests", _listed(record.tests)),
-        *([("Fails in the host's code", f"`{record.stock}`")] if record.stock else []),
-        *(
-            (f"Seen to fail without it on {version}", _noticed(of_records[record.name]))
-            for version, of_records in shown().items()
-            if record.name in of_records
-        ),
-        ("Can go when", record.until),
+def _section(folder: str, of: Sequence[Placed], reports: Mapping[str, Sequence[str]]) -> str:
+    rows = (_row(placed.record, reports) for placed in of)
+    return "\n".join((f"## `{folder}`", "", *HEAD, *rows))
+
+
+def _row(record: Record, reports: Mapping[str, Sequence[str]]) -> str:
+    cells = (
+        record.name,
+        ", ".join(f"`{short_target(target)}`" for target in record.targets),
+        first_sentence(record.why),
+        _upstream(record, reports),
+        _tests(record.tests),
+    )
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def short_target(target: str) -> str:
+    """The last part of the module, and the attribute: ``mla_v1:AscendMLABackend.get_impl_cls``."""
+    module, _, name = target.partition(":")
+    return f"{module.rpartition('.')[2]}:{name}"
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence, and those behind it as long as all are short."""
+    told = ""
+    for sentence in SENTENCE_END.split(text):
+        told = f"{told} {sentence}".strip()
+        if len(told.split()) >= FEWEST_WORDS:
+            break
+    return told
+
+
+def _reports() -> dict[str, list[str]]:
+    """Each test of a public report (docs/regressions.md), with links to the reports."""
+    found: dict[str, list[str]] = {}
+    for report in regression_pages.read():
+        for test in {report["test"], report.get("stock", report["test"])}:
+            found.setdefault(test, []).append(regression_pages.link(report["report"]))
+    return found
+
+
+def _upstream(record: Record, reports: Mapping[str, Sequence[str]]) -> str:
+    """Pull requests that the record names, and reports that its tests show."""
+    links = [
+        f"[vllm {number}](https://github.com/vllm-project/vllm/pull/{number})"
+        for number in PULL_REQUEST.findall(record.until)
     ]
-    lines = [f"- **{title}**: {text}" for title, text in rows]
-    return f"### {record.name}\n\n" + "\n".join(lines)
+    for test in (*record.tests, record.stock):
+        links += (link for link in reports.get(test, ()) if link not in links)
+    return ", ".join(links) or "not reported"
+
+
+def _tests(tests: Sequence[str]) -> str:
+    """The first test; how many there are beside it."""
+    file, _, function = tests[0].removeprefix("tests/").partition("::")
+    more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
+    return f"`{file}`{f' `{function}`' if function else ''}{more}"
 
 
 def shown() -> dict[str, dict[str, dict[str, str]]]:
     """What ``SHOWN`` holds."""
     found: dict[str, dict[str, dict[str, str]]] = json.loads(SHOWN.read_text(encoding="utf-8"))
     return found
-
-
-def _noticed(tests: Mapping[str, str]) -> str:
-    """Each test with the targets without which it fails; one test of all stands alone."""
-    targets: dict[str, list[str]] = {}
-    for target, test in tests.items():
-        targets.setdefault(test, []).append(target.rpartition(":")[2])
-    if len(targets) == 1:
-        return _listed(tuple(targets))
-    return "; ".join(f"{_listed((test,))} ({', '.join(of)})" for test, of in targets.items())
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

@@ -28,7 +28,7 @@ def table() -> str:
     ]
     for one in read():
         cells = (
-            _link(one["report"]),
+            link(one["report"]),
             one["title"],
             one["wrong"],
             _test(one["test"]),
@@ -38,7 +38,8 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _link(report: str) -> str:
+def link(report: str) -> str:
+    """To a report of GitHub, from its repository and number."""
     repository, _, number = report.partition("#")
     return f"[{repository.rpartition('/')[2]} {number}](https://github.com/{repository}/issues/{number})"
 

@@ -8,8 +8,7 @@
 A name may be followed by ``::`` and a part of it (a method) as verdicts name them, or a target of
 the record, and by ``=`` and another test than the record's, or words for pytest. ``--each`` leaves
 out one target of a record after the other, until one of its tests fails; ``--record`` keeps which
-test that was in docs/without_patch.json, and that test is the first one the next time. The page of
-patches shows it.
+test that was in docs/without_patch.json, and that test is the first one the next time.
 
 What ``@patch``, ``@override``, ``derive`` and ``Record.replaced`` put in place for the record is
 left out in every process, and so is what the functions of ``without_patch_stubs.py`` do. A failure

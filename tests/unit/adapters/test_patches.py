@@ -109,8 +109,25 @@ def test_every_record_is_described_under_a_name_of_its_own(adapter):
     assert len({entry.name for entry in found}) == len(found) > 30
     text = patch_pages.markdown()
     for entry in found:
-        assert f"### {entry.name}\n" in text
+        assert f"\n| {entry.name} | `{patch_pages.short_target(entry.targets[0])}`" in text
         assert all([*entry.targets, entry.why, entry.until])
+
+
+def test_a_row_says_what_is_replaced_and_why_in_few_words():
+    assert patch_pages.short_target("vllm.v1.engine.core:EngineCore.step") == "core:EngineCore.step"
+    assert patch_pages.first_sentence("Rows are K. vLLM takes K + 1. So they differ.") == (
+        "Rows are K. vLLM takes K + 1. So they differ."
+    )
+    long = "All of a draft's layers must lie in one group of layers that vLLM made."
+    assert patch_pages.first_sentence(f"{long} So those of two end.") == long
+
+
+def test_a_row_links_the_reports_that_its_test_shows():
+    """Of a record whose test is that of a report, of one with a pull request, and of others."""
+    rows = [line for line in patch_pages.markdown().splitlines() if line.startswith("| ")]
+    assert any("/pull/50272)" in row for row in rows)
+    assert any("/issues/" in row for row in rows)
+    assert any("| not reported |" in row for row in rows)
 
 
 def test_a_record_that_tools_cannot_read_is_refused_with_its_place(tmp_path):
