@@ -27,6 +27,7 @@ import matrix_pages
 import recipe_pages
 import refusal_pages
 import regression_pages
+import tested_pages
 
 import hosts
 import patch_pages
@@ -92,6 +93,7 @@ PAGES = (
     ),
     Page("docs/recipes/index.md", recipe_pages.table),
     Page("docs/regressions.md", regression_pages.table),
+    Page("docs/tested.md", lambda: tested_pages.tables() + "\n"),
     *(
         Page(
             f"docs/recipes/{recipe['slug']}.md",

@@ -163,7 +163,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--repo", type=Path, required=True, metavar="DIR", help="the checkout")
     made.add_argument("--suite", choices=SUITES, help="only this one")
     made.add_argument("--only", nargs="+", default=[], metavar="PART", help="parts of file names")
-    made.add_argument("--stock", action="store_true", help="vllm-ascend in the platform's seat")
+    made.add_argument("--stock", action="store_true", help="vllm-ascend in the platform slot")
     made.add_argument("--jobs", type=int, default=2, metavar="N", help="processes (default: 2)")
     made.add_argument(
         "--seconds",

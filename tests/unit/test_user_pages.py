@@ -26,9 +26,7 @@ OTHERS = frozenset(
         "matrix.md",
         "metrics.md",
         "prediction.md",
-        "reliability.md",
         "troubleshooting.md",
-        "upstream_tests.md",
         "versions.md",
     }
 )
@@ -38,7 +36,6 @@ FOR_DEVELOPERS = frozenset(
         "architecture.md",
         "contributing.md",
         "life_of_a_proposal.md",
-        "mutation.md",
         "patches.md",
         "plugin.md",
     }
