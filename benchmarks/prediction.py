@@ -44,7 +44,11 @@ GOALS = {"mean": 0.2, "worst": 0.4}
 
 @dataclass(frozen=True)
 class Figure:
-    """A published time per token. ``draft``: whether with a draft; ``calibrates``: by the rule."""
+    """A published time per token.
+
+    ``draft``: whether with a draft; ``calibrates``: by the rule; ``in_sample``: it does not
+    calibrate, and its error was looked at when an assumption was changed.
+    """
 
     name: str
     requests: int
@@ -52,6 +56,14 @@ class Figure:
     calibrates: bool
     predicted: float
     measured: float
+    in_sample: bool = False
+
+    @property
+    def half(self) -> str:
+        """As the page names it."""
+        if self.calibrates:
+            return "calibrates"
+        return "in-sample" if self.in_sample else "unused"
 
     @property
     def error(self) -> float:
@@ -134,7 +146,9 @@ def figures(calibration: Calibration) -> list[Figure]:
             step = predict(serving, drafting, row["requests"], tokens, length)
             name = f"{row['target']}, {row['name']}"
             predicted = 1e3 * step.time_per_token
-            found.append(Figure(name, row["requests"], tokens > 0, calibrates, predicted, measured))
+            known = "in_sample" in row
+            figure = (name, row["requests"], tokens > 0, calibrates, predicted, measured, known)
+            found.append(Figure(*figure))
     return found
 
 
@@ -169,8 +183,8 @@ def _least_squares(weighted: Sequence[tuple[Mapping[str, float], float]]) -> dic
 
 
 def judged(found: Sequence[Figure]) -> list[Figure]:
-    """The figures that never calibrated."""
-    return [figure for figure in found if not figure.calibrates]
+    """The figures that had no say: they do not calibrate, and are not in-sample."""
+    return [figure for figure in found if figure.half == "unused"]
 
 
 def _signs(found: Sequence[Figure]) -> list[tuple[Figure, float, float]]:
@@ -196,11 +210,14 @@ def predicted_by_others(calibration: Calibration) -> list[tuple[str, float, floa
 
 
 def summary(found: Sequence[Figure]) -> dict[str, Any]:
-    """Errors of the figures that never calibrated, beside the goals."""
+    """Errors of the figures that had no say, beside the goals.
+
+    Signs are those of every figure that does not calibrate.
+    """
     unused = judged(found)
     errors = [figure.error for figure in unused]
     signs = _signs(unused)
-    gains = [(figure.name, ours, theirs) for figure, ours, theirs in signs]
+    gains = [(x.name, ours, theirs) for x, ours, theirs in _signs(found) if not x.calibrates]
     gains += predicted_by_others(read_calibration())
     wrong = [name for name, ours, theirs in gains if (ours > 1) != (theirs > 1)]
     of_gains = [abs(ours / theirs - 1) for _, ours, theirs in signs]
@@ -248,11 +265,10 @@ def table(found: Sequence[Figure]) -> list[str]:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for x in found:
-        half = "calibrates" if x.calibrates else "unused"
         draft = "yes" if x.draft else "no"
         lines.append(
-            f"| {x.name} | {x.requests} | {draft} | {half} | {x.predicted:.1f} | {x.measured:.1f} "
-            f"| {x.error:.0%} |"
+            f"| {x.name} | {x.requests} | {draft} | {x.half} | {x.predicted:.1f} "
+            f"| {x.measured:.1f} | {x.error:.0%} |"
         )
     return lines
 
@@ -262,11 +278,18 @@ def page(found: Sequence[Figure]) -> list[str]:
     told, gains = summary(found), summary(found)["speed_ups"]
     wrong = ", ".join(told["wrong_signs"]) or "none"
     return [
-        f"- Times per token that were never used: {told['figures']}; mean error "
+        f"- Times per token that are unused: {told['figures']}; mean error "
         f"{told['mean']:.0%}, worst {told['worst']:.0%}.",
-        f"- Speed-ups that were never used: {gains['figures']}; mean error {gains['mean']:.0%}, "
+        f"- Speed-ups that are unused: {gains['figures']}; mean error {gains['mean']:.0%}, "
         f"worst {gains['worst']:.0%}.",
-        f"- Gain taken for a loss, or loss for a gain: {len(told['wrong_signs'])} ({wrong}).",
+        *(
+            f"- In-sample, {x.name}: a speed-up of {theirs:.2f} was measured, and {ours:.2f} is "
+            "predicted."
+            for x, ours, theirs in _signs(found)
+            if x.half == "in-sample"
+        ),
+        f"- Gain taken for a loss, or loss for a gain, with those in-sample: "
+        f"{len(told['wrong_signs'])} ({wrong}).",
         *(
             f"- Not measured, {name}: a speed-up of {theirs:.2f} is predicted elsewhere, and of "
             f"{ours:.2f} here."
@@ -297,7 +320,7 @@ def main() -> None:
         _write_page()
     found = figures(read_calibration())
     if arguments.json:
-        plain = [{**vars(x), "error": round(x.error, 4)} for x in found]
+        plain = [{**vars(x), "half": x.half, "error": round(x.error, 4)} for x in found]
         print(json.dumps({"summary": summary(found), "figures": plain}, indent=2))
         return
     print("\n".join(table(found)))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,22 @@ def test_rows_that_do_not_calibrate_have_no_say(monkeypatch: pytest.MonkeyPatch)
     kept = [(row, True) for row, calibrates in prediction.rows() if calibrates]
     monkeypatch.setattr(prediction, "rows", lambda: kept)
     assert prediction.fit() == before
+
+
+def test_a_row_that_was_looked_at_is_in_sample_and_counts_by_its_sign_alone() -> None:
+    found = prediction.figures(read_calibration())
+    known = [figure for figure in found if figure.half == "in-sample"]
+    assert [(figure.name, figure.draft) for figure in known] == [
+        ("Qwen3-14B, GSM8K, a loss", False),
+        ("Qwen3-14B, GSM8K, a loss", True),
+    ]
+    assert not {id(figure) for figure in known} & {id(x) for x in prediction.judged(found)}
+    (plain, drafted) = known
+    as_a_gain = replace(drafted, predicted=plain.predicted / 2)
+    changed = [as_a_gain if figure is drafted else figure for figure in found]
+    told, before = prediction.summary(changed), prediction.summary(found)
+    assert told["wrong_signs"] == [drafted.name]
+    assert (told["mean"], told["speed_ups"]) == (before["mean"], before["speed_ups"])
 
 
 def test_the_fit_finds_constants_that_made_the_figures() -> None:
