@@ -28,6 +28,7 @@ HEAD = (
 FEWEST_WORDS = 12
 """A first sentence below this says what holds, and the second one what goes wrong."""
 SENTENCE_END = re.compile(r"(?<=[.])\s+(?=[A-Zv])")
+MOST_LINKS = 3
 PULL_REQUEST = re.compile(r"pull request (\d+)")
 
 
@@ -74,23 +75,27 @@ def first_sentence(text: str) -> str:
 
 
 def _reports() -> dict[str, list[str]]:
-    """Each test of a public report (docs/regressions.md), with links to the reports."""
+    """Each test of a public report (docs/regressions.md), and its file, with links to reports."""
     found: dict[str, list[str]] = {}
     for report in regression_pages.read():
-        for test in {report["test"], report.get("stock", report["test"])}:
-            found.setdefault(test, []).append(regression_pages.link(report["report"]))
+        tests = {report["test"], report.get("stock", report["test"])}
+        for name in tests | {test.partition("::")[0] for test in tests}:
+            found.setdefault(name, []).append(regression_pages.link(report["report"]))
     return found
 
 
 def _upstream(record: Record, reports: Mapping[str, Sequence[str]]) -> str:
-    """Pull requests that the record names, and reports that its tests show."""
-    links = [
-        f"[vllm {number}](https://github.com/vllm-project/vllm/pull/{number})"
+    """Pull requests that the record names, and reports that its tests, or files of tests, show."""
+    links = {
+        f"[vllm {number}]": f"(https://github.com/vllm-project/vllm/pull/{number})"
         for number in PULL_REQUEST.findall(record.until)
-    ]
+    }
     for test in (*record.tests, record.stock):
-        links += (link for link in reports.get(test, ()) if link not in links)
-    return ", ".join(links) or "not reported"
+        for report in reports.get(test, ()):
+            title, _, address = report.partition("]")
+            links.setdefault(f"{title}]", address)
+    told = [f"{title}{address}" for title, address in links.items()]
+    return ", ".join(told[:MOST_LINKS]) or "not reported"
 
 
 def _tests(tests: Sequence[str]) -> str:
