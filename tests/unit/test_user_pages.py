@@ -17,15 +17,9 @@ OTHERS = frozenset(
     {
         "advise.md",
         "check.md",
-        "compatibility.md",
-        "configuration.md",
-        "emulated_npu.md",
-        "install.md",
-        "kv_groups.md",
         "kv_transfer.md",
         "matrix.md",
         "metrics.md",
-        "prediction.md",
         "troubleshooting.md",
         "versions.md",
     }
