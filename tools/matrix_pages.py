@@ -17,6 +17,15 @@ NOT_RUN = "not run"
 NO_METHOD = "no method"
 """Of a method that the first host's vLLM does not know."""
 
+NOT_COUNTED = (
+    "Cannot align ssm_page_size and attn_page_size",  # other sizes of states and heads may align
+    "only in float32 can tokens be compared",
+)
+"""What stock says of these tiny models, or of their dtype, and need not say of published ones."""
+OTHER_DRAFTS = "draft tokens are not the draft's own"
+OTHER_TOKENS = "requests got other tokens"
+YES, NO, UNTRIED = "yes", "no", "not counted"
+
 EMPTY = ""
 """The cell of a family without a head of this method."""
 
@@ -45,7 +54,7 @@ def both(cell: Mapping[str, Any]) -> str:
 
     Of a method that only another host knows, ours there and that host.
     """
-    outcome, beside = cell["ours"], cell["stock"]
+    outcome, beside = cell["ours"], stock_word(cell)
     if outcome is None:
         beside, there = next(iter(cell["hosts"].items()))
         outcome = there["ours"]
@@ -53,11 +62,50 @@ def both(cell: Mapping[str, Any]) -> str:
     return f"{ours} ({beside})"
 
 
+def stock_word(cell: Mapping[str, Any]) -> str:
+    """Stock's outcome in one word or two."""
+    runs, tokens, drafts = stock_columns(cell)
+    if runs == UNTRIED:
+        return UNTRIED
+    if runs == NO:
+        return str(cell["stock"])
+    return "works" if drafts == YES else "tokens right" if tokens == YES else "other tokens"
+
+
+def stock_columns(cell: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Whether stock runs, its output tokens are right, and its drafts are the draft's own.
+
+    Where drafts are not, the accepted tokens per proposal stand beside the reference's.
+    """
+    reason = cell.get("stock_reason") or ""
+    if cell["stock"] is None:
+        return NO_METHOD, EMPTY, EMPTY
+    if cell["stock"] == WORKS:
+        return YES, YES, YES
+    if any(words in reason for words in NOT_COUNTED):
+        return UNTRIED, EMPTY, EMPTY
+    if OTHER_TOKENS in reason:
+        return YES, NO, EMPTY
+    if OTHER_DRAFTS in reason:
+        accepted = f"{cell['stock_acceptance']:.2f} ({cell['reference_acceptance']:.2f})"
+        return YES, YES, f"{NO}: {accepted}"
+    return NO, EMPTY, EMPTY
+
+
+def stock_counts(matrix: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Pairs in which stock is counted, has the right tokens, and also drafts that are exact."""
+    found = [stock_columns(cell) for cell in matrix["cells"]]
+    counted = [columns for columns in found if columns[0] in (YES, NO)]
+    right = [columns for columns in counted if columns[1] == YES]
+    return len(counted), len(right), sum(columns[2] == YES for columns in right)
+
+
 def details(matrix: Mapping[str, Any]) -> str:
     """One line for each cell, with acceptance and reasons."""
     others = other_hosts(matrix)
     head = ["target", "draft", "method", "ours", "in graphs", "with hits"]
-    head += ["accepted (reference)", "stock"]
+    head += ["accepted (reference)"]
+    head += ["stock runs", "stock's tokens right", "stock's drafts exact"]
     head += [f"{host}: ours, in graphs, with hits" for host in others]
     head.append("reason")
     lines = [row(head), row(["---"] * len(head))]
@@ -66,9 +114,9 @@ def details(matrix: Mapping[str, Any]) -> str:
         if cell["acceptance"] is not None:
             accepted = both_accepted(cell)
         if cell["ours"] is None:
-            columns = [NO_METHOD] * 3 + [accepted_there(cell), NO_METHOD]
+            columns = [NO_METHOD] * 3 + [accepted_there(cell), *stock_columns(cell)]
         else:
-            columns = [cell["ours"], *in_graphs(cell), accepted, cell["stock"]]
+            columns = [cell["ours"], *in_graphs(cell), accepted, *stock_columns(cell)]
         columns = [cell["target"], cell["draft"], cell["method"], *columns]
         columns += [on_host(cell, host) for host in others]
         lines.append(row([*columns, escaped("; ".join(reasons(cell)))]))
