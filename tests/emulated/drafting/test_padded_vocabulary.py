@@ -152,6 +152,6 @@ def test_special_tokens_may_differ(tmp_path):
     words = file.read_text().replace("<unused3>", "<think>")
     file.unlink()
     file.write_text(words)
-    target, draft = map(plain_tokens, found)
+    target, draft = (plain_tokens(one, one.model) for one in found)
     assert target == draft
     assert len(target) == NUM_BYTES

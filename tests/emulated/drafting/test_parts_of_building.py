@@ -80,7 +80,7 @@ def test_dense_layers_are_asked_about_a_model_without_mla() -> None:
 
 def test_a_draft_is_built_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the draft, with its own model, tables and AscendConfig; the target keeps its own."""
-    target, own = object(), object()
+    target, own = object(), SimpleNamespace(hf_text_config=SimpleNamespace())
     model = torch.nn.Identity()
     config = SimpleNamespace(
         model_config=target, speculative_config=SimpleNamespace(draft_model_config=own)

@@ -58,8 +58,8 @@ def with_rows(weight: torch.Tensor, dim: int, rows: int) -> torch.Tensor:
 
 def leave_out_padding(model: nn.Module, draft: ModelConfig) -> None:
     """Let no token be drafted that the files of a loaded draft have no row for."""
-    rows = getattr(draft.hf_text_config, ROWS, math.inf)
-    if rows >= draft.get_vocab_size():
+    rows: int | None = getattr(draft.hf_text_config, ROWS, None)
+    if rows is None or rows >= draft.get_vocab_size():
         return
 
     def masked(_module: nn.Module, _inputs: Any, logits: torch.Tensor | None) -> None:

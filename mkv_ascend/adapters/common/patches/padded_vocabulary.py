@@ -36,7 +36,9 @@ def rows_of_files(config: SpeculativeConfig) -> int | None:
     of_target = target.get_vocab_size()
     if rows == of_target:
         return None
-    refuse_unlike_tokens(plain_tokens(target), plain_tokens(draft), (of_target, rows))
+    # vLLM gives the draft's configuration the target's tokenizer, which --tokenizer may name.
+    tokens = plain_tokens(target, target.tokenizer), plain_tokens(draft, draft.model)
+    refuse_unlike_tokens(*tokens, (of_target, rows))
     if rows < of_target and config.use_local_argmax_reduction:
         raise ValueError(
             f"use_local_argmax_reduction was asked for, and the draft has {rows} rows of its "
@@ -75,8 +77,8 @@ def refuse_unlike_tokens(
     )
 
 
-def plain_tokens(model: ModelConfig) -> dict[int, str]:
-    """Number -> token of a model's tokenizer, without the tokens that were added to it.
+def plain_tokens(model: ModelConfig, name: str) -> dict[int, str]:
+    """Number -> token of a model's tokenizer, of this name, without tokens that were added.
 
     Raises:
         ValueError: it cannot be read.
@@ -85,12 +87,12 @@ def plain_tokens(model: ModelConfig) -> dict[int, str]:
 
     try:
         tokenizer: Any = get_tokenizer(
-            model.model, revision=model.revision, trust_remote_code=model.trust_remote_code
+            name, revision=model.revision, trust_remote_code=model.trust_remote_code
         )
     except Exception as error:  # whatever a tokenizer's own code raises
         raise ValueError(
             "draft and target have vocabularies of different numbers of rows, and the tokenizer of "
-            f"{model.model}, by which they are compared, cannot be read: "
+            f"{name}, by which they are compared, cannot be read: "
             f"{str(error).partition(chr(10))[0]}. Put its files beside its weights, or choose a "
             "draft with as many rows."
         ) from error
