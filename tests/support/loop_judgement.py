@@ -140,6 +140,23 @@ def wrong_tokens(
     return [sum(wanted[one][place] != found[one][place] for one in both) for place in range(k)]
 
 
+def accepted_by_loops(outputs: Sequence[speculation.SpeculativeOutput]) -> list[int]:
+    """Accepted tokens of all prompts by position."""
+    by_prompt = [output.accepted_per_position for output in outputs]
+    return [sum(accepted) for accepted in zip(*by_prompt, strict=True)]
+
+
+def assert_decoded_as(
+    outputs: Sequence[speculation.SpeculativeOutput], result: engine.Result
+) -> None:
+    """Tokens, every proposal and what is accepted are the loops'."""
+    assert result.tokens == [output.tokens for output in outputs]
+    assert in_order(result.proposals) == in_order(
+        proposal for output in outputs for proposal in output.proposals
+    )
+    assert result.accepted_per_position == accepted_by_loops(outputs)
+
+
 def assert_reference(
     target: str,
     draft: str,
@@ -150,16 +167,10 @@ def assert_reference(
 ) -> engine.Result:
     """Run the pair: tokens, every proposal and what is accepted are the loops'."""
     outputs, result = loops_and_engine(target, draft, method, k, environment, **fields)
-    expected = [
-        sum(output.accepted_per_position[position] for output in outputs) for position in range(k)
-    ]
+    expected = accepted_by_loops(outputs)
     of = sum(len(output.proposals) for output in outputs)
     print(f"{target} + {draft}: accepted {expected} per position of {of} proposals")
-    assert result.tokens == [output.tokens for output in outputs]
-    assert in_order(result.proposals) == in_order(
-        proposal for output in outputs for proposal in output.proposals
-    )
-    assert result.accepted_per_position == expected
+    assert_decoded_as(outputs, result)
     # Neither a hopeless draft nor one that is never rejected would show much. What a draft is worth
     # differs with the processor that trained it: 22 % and more were seen.
     assert 0.15 * of < expected[0]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import engine, pictures, prompts, reference, speculation
-from tests.support.loop_judgement import in_order
+from tests.support.loop_judgement import accepted_by_loops, assert_decoded_as
 from tests.support.models import pictured_depths, pictured_hybrid, pictured_model
 from tests.support.pictures import Picture, PicturedText
 from tests.support.stock import RUNNER_V2, each_runner
@@ -45,8 +45,7 @@ class Judged:
 
     def accepted(self) -> list[int]:
         """Draft tokens by position in a proposal."""
-        counts = [output.accepted_per_position for output in self.outputs]
-        return [sum(column) for column in zip(*counts, strict=True)]
+        return accepted_by_loops(self.outputs)
 
 
 def judge(target: Path, draft: Path, drafter_of) -> Judged:
@@ -94,11 +93,7 @@ def run(judged: Judged, method: str, runner: dict[str, str], *, drawn: bool = Fa
     )
     result = engine.run(case)
     print(f"{method}: accepted {judged.accepted()} of {len(result.proposals)}")
-    assert result.tokens == [output.tokens for output in judged.outputs]
-    assert in_order(result.proposals) == in_order(
-        proposal for output in judged.outputs for proposal in output.proposals
-    )
-    assert result.accepted_per_position == judged.accepted()
+    assert_decoded_as(judged.outputs, result)
     assert result.draft_replays > 2
     return result
 

@@ -22,7 +22,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from mkv_ascend.adapters.common.drafting.target_parts import named_parts
 from tests.support import engine, hosts, reference, speculation
-from tests.support.loop_judgement import in_order
+from tests.support.loop_judgement import assert_decoded_as
 from tests.support.marks import needs_float32
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
@@ -195,13 +195,7 @@ def test_a_head_shares_what_gpt_neox_has_by_other_names(runner, tmp_path):
             record_drafts=True,
         )
     )
-    assert result.tokens == [output.tokens for output in outputs]
-    assert in_order(result.proposals) == in_order(
-        proposal for output in outputs for proposal in output.proposals
-    )
-    assert result.accepted_per_position == [
-        sum(output.accepted_per_position[place] for output in outputs) for place in range(K)
-    ]
+    assert_decoded_as(outputs, result)
 
 
 @needs_float32

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 def loading(draft: ModelConfig) -> AbstractContextManager[None]:
     """Weights of the model that is built while the block runs have the rows of its files."""
-    if not hasattr(draft.hf_text_config, ROWS):
-        return contextlib.nullcontext()
-    return _loading()
+    rows: int | None = getattr(draft.hf_text_config, ROWS, None)
+    return contextlib.nullcontext() if rows is None else _loading(rows)
 
 
 @contextlib.contextmanager
-def _loading() -> Iterator[None]:
+def _loading(rows: int) -> Iterator[None]:
     stock = VocabParallelEmbedding.weight_loader
 
     def load(self: Any, param: Any, loaded_weight: torch.Tensor) -> None:
         dim = getattr(param, "output_dim", None)
-        if dim is not None and loaded_weight.dim() > 0:
+        # A file with another number of rows than its config.json says is for vLLM to refuse.
+        if dim is not None and loaded_weight.dim() > dim and loaded_weight.shape[dim] == rows:
             loaded_weight = with_rows(loaded_weight, dim, self.org_vocab_size)
         stock(self, param, loaded_weight)
 

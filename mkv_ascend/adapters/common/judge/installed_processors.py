@@ -2,7 +2,7 @@
 """Logits processors that an installed package brings (entry points of vLLM's group).
 
 Without drafts model runner V1 calls them in each step. Beside any speculation vLLM loads none, and
-says nothing. Those that a command names are refused (``checks/about_logits_processors.py``); a
+says nothing. Those that a command names are refused (``rules/draft_options.py``); a
 package may be there for another server, so it is only told.
 """
 

@@ -39,7 +39,7 @@ def _initialise(original: Any, config: Any, *args: Any, **kwargs: Any) -> None:
     """``SpeculativeConfig.__post_init__``; only models with prediction layers become heads.
 
     With the method draft_model none does. Without a method, the target's own checkpoint means its
-    head, and ``check`` goes by the same rule (``checks/speculation.py``).
+    head.
     """
     _read_draft(original, config, *args, **kwargs)
     pad_as_the_target(config)
