@@ -20,7 +20,7 @@ COMMANDS = ("vllm.entrypoints.cli.main", "vllm")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 DRAFT_TOKENS = 3
 """Of a proposal where only ``--draft`` is given."""
-SPECULATION = re.compile(r"(--speculative[-_]config|-sc)(=.*)?", re.DOTALL)
+SPECULATION = re.compile(r"(--speculative[-_]config|-sc)([.=].*)?", re.DOTALL)
 
 
 class CommandError(ValueError):

@@ -51,7 +51,10 @@ def test_a_folder_with_the_name_of_a_method_is_a_folder(
         }
 
 
-@pytest.mark.parametrize("option", ["--speculative-config", "-sc", "--speculative_config={}"])
+@pytest.mark.parametrize(
+    "option",
+    ["--speculative-config", "-sc", "--speculative_config={}", "--speculative-config.method"],
+)
 def test_two_ways_to_draft_are_refused(option: str) -> None:
     with pytest.raises(command_words.CommandError, match="both say how to draft"):
         command_words.read(["T", option, "{}"], None, 3)
