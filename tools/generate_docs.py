@@ -23,7 +23,6 @@ from importlib import metadata
 from pathlib import Path
 
 import catalog_pages
-import kv_pages
 import matrix_pages
 import recipe_pages
 import refusal_pages
@@ -79,7 +78,6 @@ def schema_of_options() -> str:
 PAGES = (
     Page("docs/attention_backends.md", lambda: catalog_pages.tables().strip() + "\n"),
     Page("docs/drafting.md", lambda: matrix_pages.grid(matrix_pages.read()) + "\n"),
-    Page("docs/kv_groups.md", kv_pages.table),
     Page("docs/matrix.md", lambda: matrix_pages.details(matrix_pages.read()) + "\n"),
     Page(
         "docs/environment_variables.md",
