@@ -66,7 +66,7 @@ def _device(given: Mapping[str, Any], here: DeviceFacts) -> DeviceFacts:
 def _configured(make: Callable[[], VllmConfig]) -> tuple[VllmConfig, Facts]:
     """vLLM's configuration and its facts. Raises RefusedError, with a host's words as well."""
     from mkv_ascend.adapters.common.judge.facts_of_config import facts_of
-    from mkv_ascend.adapters.common.judge.front_check import of_host, words_of
+    from mkv_ascend.adapters.common.judge.front_check import of_error, of_host
 
     stand_for_command()
     try:
@@ -81,7 +81,7 @@ def _configured(make: Callable[[], VllmConfig]) -> tuple[VllmConfig, Facts]:
     except SystemExit as ended:
         raise RefusedError([of_host(str(ended))]) from None
     except Exception as error:  # Whatever a host raises of what it does not serve.
-        raise RefusedError([of_host(words_of(error))]) from None
+        raise RefusedError([of_error(error)]) from None
     return config, facts_of(config)
 
 

@@ -11,6 +11,7 @@ import os
 from importlib.metadata import version
 from typing import Any, NoReturn
 
+from mkv_ascend.adapters.common.judge.silent_assertions import assertion_of
 from mkv_ascend.adapters.patching import patch
 from mkv_ascend.adapters.refusal import StartUpRefused, is_vllm_command
 from mkv_ascend.rules.refusal import Refusal
@@ -43,10 +44,10 @@ def words_of(error: BaseException) -> str:
     """What a host says, in its own words without what pydantic and lists of classes add."""
     # pydantic's text repeats all of its input; each of its errors has a message.
     listed = error.errors() if hasattr(error, "errors") else ()
-    words = "; ".join(_problem(one) for one in listed)
+    words = "; ".join(filter(None, map(_problem, listed)))
     if not words:
-        plain = isinstance(error, REFUSALS) and str(error).strip()
-        words = str(error) if plain else f"{type(error).__name__}: {error}"
+        plain = not listed and isinstance(error, REFUSALS) and str(error).strip()
+        words = str(error) if plain else f"{type(error).__name__}: {error}".rstrip(": ")
     # 300 names of classes.
     words, _, _ = words.partition(" Supported architectures:")
     return words.strip().rstrip(".")
@@ -58,20 +59,39 @@ def _problem(found: Any) -> str:
     return f"{place}: {words}" if place else words
 
 
-def of_host(words: str) -> Refusal:
+def of_host(
+    words: str,
+    possible: str = "what they say above",
+    change: str = "correct what they name",
+) -> Refusal:
     """What a host refuses, as a refusal."""
     return Refusal(
         "host",
         f"vLLM {version('vllm')} or vllm-ascend {version('vllm-ascend')} refuses this "
         f"configuration: {words}",
-        "what they say above",
-        "correct what they name",
+        possible,
+        change,
+    )
+
+
+def of_error(error: BaseException) -> Refusal:
+    """What a host raises as a refusal: in its words, or in ours around an assertion without any."""
+    found = assertion_of(error)
+    if found is None:
+        return of_host(words_of(error))
+    read = " and ".join(found.options)
+    if not read:
+        return of_host(found.words, "what makes it hold", "change the option that it reads")
+    return of_host(
+        f"{read}: {found.words}",
+        f"values of {read} that make it hold",
+        f"change {read}, or leave it out",
     )
 
 
 def _say_what_vllm_says(error: Exception) -> NoReturn:
     """End with vLLM's own words; with VLLM_LOGGING_LEVEL=DEBUG the error is raised as it is."""
-    if os.environ.get("VLLM_LOGGING_LEVEL", "").upper() == "DEBUG" or not str(error):
+    if os.environ.get("VLLM_LOGGING_LEVEL", "").upper() == "DEBUG":
         raise error
-    said = of_host(words_of(error)).asked
+    said = of_error(error).asked
     raise StartUpRefused(f"{said}. VLLM_LOGGING_LEVEL=DEBUG shows where") from None
