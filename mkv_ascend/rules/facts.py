@@ -88,6 +88,7 @@ class Facts:
     ``named_by_draft``: the classes that its config.json names, before vLLM makes a head of them.
     ``devices_needed``: on this machine, None where ray chooses nodes. ``connectors``: names of KV
     connectors. ``ascend``: ``--additional-config`` as vllm-ascend comes to it.
+    ``tokenizer_modes``: those that vLLM knows; empty: not told.
     """
 
     options: MkvConfig
@@ -135,6 +136,8 @@ class Facts:
     ascend: Mapping[str, Any] = field(default_factory=dict, hash=False)
     load_format: str = "auto"
     draft_load_format: str = "auto"
+    tokenizer_mode: str = "auto"
+    tokenizer_modes: frozenset[str] = frozenset()
 
     @property
     def models(self) -> tuple[ModelFacts, ...]:

@@ -30,6 +30,9 @@ from tests.support.rule_facts import (
     pair,
 )
 
+WITHOUT_HEADS = {**LLAMA, "num_attention_heads": 0}
+MODES = frozenset({"auto", "slow", "hf"})
+
 SERVED = {
     "alone": facts(),
     "a draft": pair(),
@@ -95,6 +98,11 @@ SERVED = {
     "a whole head on each rank": pair(
         method="eagle3", options={"draft_tensor_parallel_size": 1}, tensor_parallel=2
     ),
+    "no heads where nothing attends": facts(target=model(WITHOUT_HEADS, alone=True)),
+    "neither experts nor drafting layers": facts(
+        {**LLAMA, "num_experts": 0, "num_nextn_predict_layers": 0}
+    ),
+    "a mode of a tokenizer": facts(tokenizer_mode="slow", tokenizer_modes=MODES),
 }
 
 V2_GIVEN: dict[str, dict[str, Any]] = {
@@ -114,6 +122,14 @@ V2_GIVEN: dict[str, dict[str, Any]] = {
 }
 
 REFUSED: dict[str, tuple[str, Facts]] = {
+    "no heads": ("model-size", facts(WITHOUT_HEADS)),
+    "no heads of keys": ("model-size", facts(target=replace(model(LLAMA), key_heads=0))),
+    "a draft of no layers": ("model-size", pair({**HEAD, "num_hidden_layers": 0})),
+    "words fewer than none": ("model-size", facts({**LLAMA, "vocab_size": -1})),
+    "an unknown tokenizer": (
+        "tokenizer",
+        facts(tokenizer_mode="nonsense", tokenizer_modes=MODES),
+    ),
     "float32": ("dtype", facts(dtype="float32")),
     "DeepSeek-V4 in half": ("dtype", facts(V4, dtype="float16")),
     "fp8 cache": ("kv-cache-dtype", facts(cache_dtype="fp8")),

@@ -11,29 +11,22 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import linecache
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mkv_ascend.adapters.common.judge.front_check import of_host, words_of
+from mkv_ascend.adapters.common.judge.build_failures import failed
 from mkv_ascend.adapters.common.judge.model_work import UntoldError, works_of
 from mkv_ascend.adapters.common.judge.weights import weight_bytes
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.advice.work import Works
-from mkv_ascend.attention.selection import SelectionError
-from mkv_ascend.layout.component import LayoutError
-from mkv_ascend.layout.grouping import GroupingError
 from mkv_ascend.layout.planning import PlanInputs
 from mkv_ascend.layout.report import OtherGrouping
 from mkv_ascend.layout.serialization import from_dict, to_dict
-from mkv_ascend.rules.backends import of_selection
-from mkv_ascend.rules.kv_cache import ConnectorError
-from mkv_ascend.rules.refusal import Refusal, RefusedError
+from mkv_ascend.rules.refusal import Refusal
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -108,7 +101,7 @@ def _in_a_process(build_stage: Callable[[], Built]) -> Built:
             try:
                 answer = _plain(build_stage())
             except BaseException as error:  # Whatever they raise is the answer.
-                answer = _failed(error)
+                answer = failed(error)
             pipe.write(json.dumps(answer))
         os._exit(0)
     os.close(writer)
@@ -137,37 +130,6 @@ def _plain(built: Built) -> dict[str, Any]:
     other = None if built.other is None else vars(built.other)
     inputs, works = to_dict(built.inputs), to_dict(built.works)
     return {**vars(built), "inputs": inputs, "other": other, "works": works}
-
-
-def _failed(error: BaseException) -> dict[str, Any]:
-    traceback.print_exception(error)  # For a developer: commands show the answer alone.
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{os.path.basename(place.filename)}:{place.lineno}"
-    words = f"{words_of(error)} ({where})"
-    return {"failed": words, "refusals": [vars(one) for one in _refusals(error, place)]}
-
-
-def _refusals(error: BaseException, place: traceback.FrameSummary) -> tuple[Refusal, ...]:
-    """What an engine would refuse, too; none for what fails because nothing has memory here."""
-    if isinstance(error, RefusedError):
-        return error.refusals
-    if isinstance(error, SelectionError):
-        return (of_selection(error),)
-    if isinstance(error, LayoutError | GroupingError):
-        possible, change = "docs/configuration.md, layout", "change the options of layout"
-        return (Refusal("layout", str(error), possible, change),)
-    # What layers of ours refuse, in one sentence each.
-    is_ours = "/mkv_ascend/" in place.filename and isinstance(error, NotImplementedError)
-    if is_ours or isinstance(error, ConnectorError):
-        code = "kv-connector" if isinstance(error, ConnectorError) else "backend"
-        asked, _, possible = str(error).partition(". Possible: ")
-        possible = possible or "what docs/compatibility.md lists"
-        return (Refusal(code, asked, possible, "choose one of these"),)
-    statement = linecache.getline(place.filename, place.lineno or 0).strip()
-    is_host = any(f"/{package}/" in place.filename for package in ("vllm", "vllm_ascend"))
-    if is_host and isinstance(error, ValueError) and statement.startswith("raise"):
-        return (of_host(words_of(error)),)
-    return ()
 
 
 def _stage(config: VllmConfig, host: JudgingHost, stage: int, asked: Asked) -> Built:

@@ -31,6 +31,8 @@ OF_DRAFTS = (
     *("use_local_argmax_reduction", "enable_adaptive_verification"),
 )
 """Options of speculation that are only read; vLLM 0.23.0 lacks some."""
+RESOLVED_MODES = frozenset({"auto", "slow"})
+"""Of ``--tokenizer-mode``: vLLM's ``resolve_tokenizer_args`` makes others of them."""
 PACKING = "VLLM_RAY_DP_PACK_STRATEGY"
 """vLLM's variable that says how ray places the copies of --data-parallel-size."""
 MOST_BYTES = 64 << 20
@@ -87,6 +89,8 @@ def facts_of(config: VllmConfig, backend: str | None = None) -> Facts:
         ascend={**(config.additional_config or {}), "enable_flashcomm1": enable_sp(config)},
         load_format=str(config.load_config.load_format),
         draft_load_format=_draft_load_format(config),
+        tokenizer_mode=str(model.tokenizer_mode),
+        tokenizer_modes=_tokenizer_modes(model),
     )
 
 
@@ -167,6 +171,20 @@ def _by_kind(config: VllmConfig) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _tokenizer_modes(model: ModelConfig) -> frozenset[str]:
+    """What vLLM's registries have, with modes of plugins, and what it resolves before it asks them.
+
+    A mode needs what renders chats, and a tokenizer where one is made.
+    """
+    from vllm.renderers.registry import RENDERER_REGISTRY
+    from vllm.tokenizers import TokenizerRegistry
+
+    found = set(RENDERER_REGISTRY.renderers)
+    if not model.skip_tokenizer_init:
+        found &= set(TokenizerRegistry.tokenizers)
+    return frozenset(found | RESOLVED_MODES)
+
+
 def _draft_load_format(config: VllmConfig) -> str:
     own = getattr(config.speculative_config, "draft_load_config", None)
     return str((own or config.load_config).load_format)
@@ -186,6 +204,7 @@ def _model(model: ModelConfig, role: Role) -> ModelFacts:
         formats = read_weight_formats(Path(model.model), values)
     except ConfigFileError:
         formats = None  # vllm-ascend reads it, too, and says so.
+    heads: Any = model.get_total_num_kv_heads()  # A list where layers differ.
     return ModelFacts(
         role,
         model.model,
@@ -196,6 +215,7 @@ def _model(model: ModelConfig, role: Role) -> ModelFacts:
         formats,
         model.quantization,
         None if model.is_attention_free else model.get_head_size(),
+        heads if type(heads) is int else None,
     )
 
 
