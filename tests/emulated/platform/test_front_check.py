@@ -102,7 +102,9 @@ def test_a_mistake_ends_the_command_in_one_message(answers, name):
     answer = answers[name]
     assert answer["raised"] is None
     assert answer["status"] == 1
-    assert f"[{code}]" in answer["said"]
+    # There vllm-ascend refuses it before any rule of ours is asked, by an assertion without words.
+    is_silent = name == "fp8" and hosts.NAME == "vllm_ascend_0_30"
+    assert ("configuration: --kv-cache-dtype: " if is_silent else f"[{code}]") in answer["said"]
     assert says in answer["said"]
     assert "Traceback" not in answer["said"]
     assert answer["children"] == []
