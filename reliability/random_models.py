@@ -11,110 +11,48 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reliability.random_configs import MAX_POSITIONS, tiny_config
 from tests.support import reference
-from tests.support.tiny_models.tokenizer import (
-    BOS_TOKEN_ID,
-    EOS_TOKEN_ID,
-    NUM_BYTES,
-    PAD_TOKEN_ID,
-    VOCABULARY_SIZE,
-    build_tokenizer,
-)
+from tests.support.tiny_models import further_models
+from tests.support.tiny_models.tokenizer import NUM_BYTES, VOCABULARY_SIZE, build_tokenizer
 
 if TYPE_CHECKING:
     import torch
 
-MAX_POSITIONS = 1024
 PROBED = 48
 """Tokens of a context that power and rounding are measured with."""
 LEAST_POWER = 0.1
 """Share of single tokens whose removal changes the argmax, below which a model judges nothing."""
 ENOUGH_POWER = 0.15
 """With which no stronger weights are tried."""
+STRENGTHS = (
+    (0.5, 2.0, ENOUGH_POWER),
+    (0.3, 2.0, ENOUGH_POWER),
+    (0.2, 3.0, LEAST_POWER),
+    # Gemma enlarges what it embeds, and gives it to the output matrix.
+    (0.05, 3.0, LEAST_POWER),
+    (0.02, 3.0, LEAST_POWER),
+)
+"""What is tried in turn: ``embedded`` and ``attended`` of ``fill``, and the power that ends it."""
 LEAST_GAP, ROUNDINGS = 1e-3, 10
 """Lead of a logit under which it decides nothing: this, or so many times what weights change it by
 that differ by ``ROUNDED``, some roundings of float32."""
 ROUNDED = 5e-7
 BFLOAT16_ROUNDINGS = 4
 
-# Names that configuration classes give to the same size.
-_HIDDEN = ("hidden_size", "n_embd", "d_model")
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_HEADS = ("num_attention_heads", "n_head", "n_heads")
-_KEY_HEADS = ("num_key_value_heads", "num_kv_heads")
-_WIDTHS = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "block_ff_dim")
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len")
-_FIXED: dict[str, Any] = {
-    "vocab_size": VOCABULARY_SIZE,
-    "bos_token_id": BOS_TOKEN_ID,
-    "eos_token_id": EOS_TOKEN_ID,
-    "pad_token_id": PAD_TOKEN_ID,
-    "tie_word_embeddings": False,
-    "sliding_window": 32,
-    "attention_multiplier": 0.125,
-    # Experts.
-    "num_experts": 4,
-    "n_routed_experts": 4,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_topk": 2,
-    "n_shared_experts": 1,
-    "num_shared_experts": 1,
-    "num_shared_expert": 1,
-    "moe_intermediate_size": 64,
-    "shared_expert_intermediate_size": 64,
-    "shared_intermediate_size": 64,
-    "moe_shared_expert_intermediate_size": 64,
-    "first_k_dense_replace": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    # MLA.
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 128,
-    "v_head_dim": 128,
-    # States.
-    "chunk_size": 16,
-    "mamba_chunk_size": 16,
-    "state_size": 32,
-    "ssm_state_size": 32,
-    "mamba_d_state": 32,
-    "mamba_d_head": 64,
-    "mamba_head_dim": 64,
-    "n_groups": 1,
-    "mamba_n_groups": 1,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 64,
-    "linear_value_head_dim": 64,
-    # Others.
-    "word_embed_proj_dim": None,
-    "query_pre_attn_scalar": 64,
-}
-_OWN: dict[str, dict[str, Any]] = {
-    "bamba": {"attn_layer_indices": [1]},
-    "bloom": {"tie_word_embeddings": True},
-    "falcon": {"ffn_hidden_size": None},
-    "gemma4_text": {
-        "hidden_size_per_layer_input": 0,
-        "global_head_dim": 128,
-        "num_global_key_value_heads": 1,
-        "vocab_size_per_layer_input": VOCABULARY_SIZE,
-    },
-    "lfm2": {"tie_word_embeddings": True},
-}
-"""What some families need beside that."""
 _ENLARGED = re.compile(
     r"(^|[._])(q|k|q_b|qkv|query|key|query_key_value|Wqkv|c_attn|qkv_proj|q_proj|k_proj|q_b_proj"
     r"|kv_b_proj|q_norm|k_norm|q_layernorm|k_layernorm|query_layernorm|key_layernorm)([._]|$)"
 )
 _ADDS_ATTENTION = re.compile(r"(attn|attention|mixer|conv)\w*\.(o_proj|out_proj|dense|c_proj)")
 _GAIN = 1.7
+_ROUTES = ("e_score_correction_bias", "expert_bias")
+"""Buffers that choose experts, which classes make of zeros."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +103,8 @@ def _write_random_model(folder: Path, family: str, chance: random.Random) -> Ran
     from vllm.transformers_utils.config import get_config
 
     logging.disable_progress_bar()
+    # The reference has these classes. Drawn without them a model would depend on those before it.
+    further_models.register()
     torch.manual_seed(chance.randrange(2**31))
     model = AutoModelForCausalLM.from_config(
         tiny_config(family, chance), attn_implementation="eager", dtype=torch.float32
@@ -172,11 +112,11 @@ def _write_random_model(folder: Path, family: str, chance: random.Random) -> Ran
     share = chance.choice((0.3, 0.45, 0.6))
     contexts = [_context(chance) for _ in range(2)]
     made = [weight.detach().clone() for weight in model.parameters()]
-    for embedded, attended in ((0.5, 2.0), (0.3, 2.0), (0.2, 3.0)):
+    for embedded, attended, enough in STRENGTHS:
         fill(model, made, embedded, attended)
         follow_tokens(model, share, chance)
         power = removal_power(model, contexts)
-        if power >= ENOUGH_POWER:
+        if power >= enough:
             break
     gaps = measured_gaps(model, contexts)
     model.config.architectures = [type(model).__name__]
@@ -184,41 +124,22 @@ def _write_random_model(folder: Path, family: str, chance: random.Random) -> Ran
     build_tokenizer(MAX_POSITIONS).save_pretrained(folder)
     # What was written is what the reference reads. vLLM reads some families in forms of its own.
     reference.load_model(folder)
-    get_config(str(folder), trust_remote_code=False)
+    with _known_configurations():
+        get_config(str(folder), trust_remote_code=False)
     return RandomModel(str(folder), family, power, gaps)
 
 
-def tiny_config(family: str, chance: random.Random) -> Any:
-    """A configuration of ``family`` of the smallest sizes that Ascend's operators document."""
-    from transformers import AutoConfig
+@contextlib.contextmanager
+def _known_configurations() -> Iterator[None]:
+    """Take back the classes that vLLM puts in place of transformers': of them others are drawn."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    known = AutoConfig.for_model(family).to_dict()
-    heads = chance.choice((2, 4))
-    sizes: dict[str, Any] = {
-        **_of(_HEADS, heads),
-        **_of(_KEY_HEADS, chance.choice([n for n in (1, 2, 4) if n <= heads])),
-        **_of(_LAYERS, chance.choice((2, 2, 3))),
-        **_of(_WIDTHS, 128),
-        **_of(_POSITIONS, MAX_POSITIONS),
-        "head_dim": 64,
-        **_FIXED,
-    }
-    hidden = chance.choice((128, 256)) if "head_dim" in known else 64 * heads
-    sizes |= _of(_HIDDEN, hidden)
-    if "kv_lora_rank" in known:
-        sizes |= {**_of(_KEY_HEADS, heads), "q_lora_rank": chance.choice((None, 128))}
-        sizes.pop("head_dim")
-    inner = 2 * hidden // 64
-    sizes |= {"mamba_n_heads": inner, "mamba_num_heads": inner, "mamba_d_ssm": 2 * hidden}
-    if family == "mamba2":
-        sizes["num_heads"] = inner
-    if types := known.get("layer_types"):
-        sizes["layer_types"] = _layer_types(chance, list(dict.fromkeys(types)), sizes["n_layer"])
-    rope = known.get("rope_parameters")
-    if isinstance(rope, dict) and rope.get("rope_type") == "default":
-        sizes["rope_parameters"] = {**rope, "rope_theta": chance.choice((500.0, 1e4, 1e6))}
-    sizes |= _OWN.get(family, {})
-    return AutoConfig.for_model(family, **{k: v for k, v in sizes.items() if k in known})
+    mapping: Any = CONFIG_MAPPING
+    known = dict(mapping._extra_content)
+    try:
+        yield
+    finally:
+        mapping._extra_content = known
 
 
 def fill(model: Any, made: Iterable[torch.Tensor], embedded: float, attended: float) -> None:
@@ -244,6 +165,9 @@ def fill(model: Any, made: Iterable[torch.Tensor], embedded: float, attended: fl
             else:
                 torch.nn.init.normal_(weight, 0, gain * weight[0].numel() ** -0.5)
             weight.copy_(weight.bfloat16())
+        for name, buffer in model.named_buffers():
+            if name.endswith(_ROUTES):
+                buffer.copy_((0.2 * torch.randn_like(buffer)).bfloat16())
 
 
 def follow_tokens(model: Any, share: float, chance: random.Random) -> None:
@@ -328,19 +252,6 @@ def measured_gaps(model: Any, contexts: Sequence[Sequence[int]]) -> dict[str, fl
             coarse = model(input_ids=tokens, use_cache=False).logits.float()
             gaps["bfloat16"] = BFLOAT16_ROUNDINGS * float((made - coarse).abs().max())
     return gaps
-
-
-def _layer_types(chance: random.Random, known: list[str], count: int) -> list[str]:
-    """Of any order; one layer at least sees all tokens if its class has such layers."""
-    drawn = [chance.choice(known) for _ in range(count)]
-    whole = [name for name in known if name in ("full_attention", "attention")]
-    if whole and whole[0] not in drawn:
-        drawn[chance.randrange(count)] = whole[0]
-    return drawn
-
-
-def _of(names: Iterable[str], value: Any) -> dict[str, Any]:
-    return dict.fromkeys(names, value)
 
 
 def _context(chance: random.Random) -> list[int]:
