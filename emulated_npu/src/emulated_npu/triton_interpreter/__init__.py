@@ -53,6 +53,7 @@ def install(settings: EmulatorSettings) -> None:
         after_import("triton.backends", backend.install)
     else:
         after_import("vllm.triton_utils", _give_triton_to_unconditional_kernels)
+        after_import("triton.runtime.autotuner", backend.time_without_driver)
         fused.install()
 
 
