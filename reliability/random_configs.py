@@ -110,6 +110,10 @@ vLLM reads it, some of it without a default; transformers' classes lack much of 
 """
 _LAYER_TYPES = {"granitemoehybrid": ("mamba", "attention"), "lfm2": ("conv", "full_attention")}
 """Kinds of layers of families whose class has one kind of them by default."""
+_ALL_HEADS = ("olmo", "phi")
+"""Families of which vLLM gives keys of its own to each head, as published models have it."""
+BFLOAT16_ONLY = ("olmo_hybrid",)
+"""Families of which vLLM refuses float32: its gated delta rule for them does not compute in it."""
 _ORDERED = ("gpt_oss",)
 """Families of which vLLM does not read ``layer_types``: it has the published order of layers."""
 
@@ -134,6 +138,8 @@ def tiny_config(family: str, chance: random.Random) -> Any:
     if "kv_lora_rank" in known:
         sizes |= {**_of(_KEY_HEADS, heads), "q_lora_rank": chance.choice((None, 128))}
         sizes.pop("head_dim")
+    if family in _ALL_HEADS:
+        sizes |= _of(_KEY_HEADS, heads)
     inner = 2 * hidden // 64
     sizes |= {"mamba_n_heads": inner, "mamba_num_heads": inner, "mamba_d_ssm": 2 * hidden}
     if family == "mamba2":
@@ -148,6 +154,9 @@ def tiny_config(family: str, chance: random.Random) -> Any:
     own = dict(_OWN.get(family, {}))
     if family == "lfm2":
         own |= {"block_dim": hidden, "conv_dim": hidden}
+    if family == "phi":
+        # vLLM does not read it.
+        own["intermediate_size"] = 4 * hidden
     if family == "minimax_m2":
         sizes["rope_parameters"]["partial_rotary_factor"] = own["rotary_dim"] / 64
     given = {k: v for k, v in sizes.items() if k in known}
