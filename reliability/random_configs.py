@@ -74,7 +74,14 @@ _FIXED: dict[str, Any] = {
 _SIGMOID = {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True}
 _TIED = {"tie_word_embeddings": True}
 _OWN: dict[str, dict[str, Any]] = {
-    "afmoe": {"n_group": 1, "topk_group": 1, "route_norm": True, "score_func": "sigmoid"},
+    "afmoe": {
+        "n_group": 1,
+        "topk_group": 1,
+        "route_norm": True,
+        "score_func": "sigmoid",
+        # vLLM's own configuration class takes this one, whatever ``rope_parameters`` say.
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    },
     "bamba": {"attn_layer_indices": [1]},
     "bloom": _TIED,
     "cohere": _TIED,
@@ -102,6 +109,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "lfm2": _TIED,
     # transformers has this size, of which it makes nothing.
     "nemotron_h": {"sliding_window": None},
+    "longcat_flash": {"zero_expert_type": "identity"},
     "minimax_m2": {"rotary_dim": 32, "scoring_func": "sigmoid", "use_routing_bias": True},
 }
 """What published configurations of some families have beside that.
@@ -114,6 +122,8 @@ _ALL_HEADS = ("olmo", "phi")
 """Families of which vLLM gives keys of its own to each head, as published models have it."""
 BFLOAT16_ONLY = ("olmo_hybrid",)
 """Families of which vLLM refuses float32: its gated delta rule for them does not compute in it."""
+_WHOLE_LAST = ("gemma4_text",)
+"""Families whose class makes the last layer attend to all tokens."""
 _ORDERED = ("gpt_oss",)
 """Families of which vLLM does not read ``layer_types``: it has the published order of layers."""
 
@@ -146,6 +156,9 @@ def tiny_config(family: str, chance: random.Random) -> Any:
         sizes["num_heads"] = inner
     if types := _LAYER_TYPES.get(family) or known.get("layer_types"):
         drawn = _layer_types(chance, list(dict.fromkeys(types)), sizes["n_layer"])
+        if family in _WHOLE_LAST:
+            place = drawn.index("full_attention")
+            drawn[place], drawn[-1] = drawn[-1], drawn[place]
         if family not in _ORDERED:
             sizes["layer_types"] = drawn
     rope = known.get("rope_parameters")
