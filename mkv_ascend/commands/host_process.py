@@ -86,7 +86,7 @@ def _say_that_it_takes(name: str) -> None:
     if sys.__stderr__ is not None and sys.__stderr__.isatty():
         sys.__stderr__.write(
             f"mkv-ascend {name}: vLLM makes the configuration, and builds the models without "
-            "memory; this takes 20 to 30 s\n"
+            "memory; this takes about 20 s\n"
         )
 
 

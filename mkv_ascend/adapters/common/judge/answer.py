@@ -38,6 +38,7 @@ def judge(question: Mapping[str, Any], host: JudgingHost) -> dict[str, Any]:
     from mkv_ascend.adapters.common.judge import command, devices
 
     devices.judge_for(_device(question["device"], devices.devices()))
+    command.look_at_classes_in_copies()
     try:
         make = command.configuration_of(question)
     except command.CommandError as error:

@@ -8,6 +8,7 @@ import difflib
 import functools
 import importlib.util
 import io
+import multiprocessing
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,6 +70,30 @@ def _nearest(words: Sequence[str], known: Any) -> str:
             if near:
                 return f"; did you mean {near[0]} for {name}?"
     return ""
+
+
+def look_at_classes_in_copies() -> None:
+    """Let vLLM look at classes of models that it has not seen yet in copies of this process.
+
+    Its own processes for that import everything once more: 8 s for each model.
+    """
+    from vllm.model_executor.models import registry
+
+    of_vllm: Any = registry
+    of_vllm._run_in_subprocess = _in_a_copy
+
+
+def _in_a_copy(look: Callable[[], Any]) -> Any:
+    """Raises EOFError where the copy did, behind a traceback on standard error."""
+    context = multiprocessing.get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+    copy = context.Process(target=lambda: writer.send(look()))
+    copy.start()
+    writer.close()
+    try:
+        return reader.recv()
+    finally:
+        copy.join()
 
 
 def configuration_of(question: Mapping[str, Any]) -> Callable[[], VllmConfig]:
