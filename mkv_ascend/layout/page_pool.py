@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory in pages that KV groups share, and in a page the blocks of the one group that owns it.
+
+Memory is ``pages`` pages. Group g has ``per_stretch * stretches`` blocks in a page; the block
+``j`` of stretch ``s`` in a page has the id ``(s * pages + page) * per_stretch + j``, an index of
+each contiguous tensor of the group. So ids of different groups may be the same number. A page
+belongs to one group at a time. Page 0 is never given; id 0 is the null block of all groups.
+
+A free block may keep a hash, the name of what was computed in it: then it can be used again, as a
+hit, until it or its page is given to somebody else. Every operation is O(1) for each block, and
+O(blocks of a page) for each page that changes hands.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class PoolError(ValueError):
+    """A block or a number of blocks that the caller has no right to."""
+
+
+class PooledBlock(Protocol):
+    """What the pool needs of a block.
+
+    Attributes:
+        block_id: its id in its group.
+        page: belongs to the pool: where the block is; None once another group has the page.
+    """
+
+    block_id: int
+    page: Any
+
+
+B = TypeVar("B", bound=PooledBlock)
+
+
+@dataclass(frozen=True)
+class PageShape:
+    """How the blocks of a group lie in a page.
+
+    Attributes:
+        per_stretch: blocks to a stretch of a plane (k).
+        stretches: planes of a component (S).
+    """
+
+    per_stretch: int = 1
+    stretches: int = 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in a page."""
+        return self.per_stretch * self.stretches
+
+    def pages(self, blocks: int) -> int:
+        """Least pages that hold so many blocks."""
+        return -(-blocks // self.blocks)
+
+    def ids(self, page: int, pages: int) -> list[int]:
+        """The ids of the blocks in ``page`` of ``pages``, in ascending order."""
+        return [
+            (stretch * pages + page) * self.per_stretch + place
+            for stretch in range(self.stretches)
+            for place in range(self.per_stretch)
+        ]
+
+
+ONE_BLOCK = PageShape()
+"""A page is a block."""
+
+
+class Page(Generic[B]):
+    """A page that somebody has owned.
+
+    Attributes:
+        number: its place in memory.
+        group: the group that has it, or had it last.
+        blocks: all its blocks.
+        bare: free ones without a hash, by id.
+        kept: free ones with a hash, by id, in the order in which they were freed.
+    """
+
+    __slots__ = ("bare", "blocks", "group", "kept", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.group = -1
+        self.blocks: list[B] = []
+        self.bare: dict[int, B] = {}
+        self.kept: dict[int, B] = {}
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody uses a block of it."""
+        return len(self.bare) + len(self.kept) == len(self.blocks)
+
+
+Pages = OrderedDict[Page[B], None]
+"""Pages in an order, with removal from anywhere."""
+
+
+class _Group(Generic[B]):
+    """A group's pages with free blocks.
+
+    Attributes:
+        open: owned pages with free blocks without a hash.
+        partly: owned pages with free blocks with a hash; last those that got one last.
+        free: free blocks in owned pages.
+        promised: free pages that an admission has set aside for the group.
+    """
+
+    __slots__ = ("free", "open", "partly", "promised", "shape", "size")
+
+    def __init__(self, shape: PageShape) -> None:
+        self.shape = shape
+        self.size = shape.blocks
+        self.open: Pages[B] = OrderedDict()
+        self.partly: Pages[B] = OrderedDict()
+        self.free = 0
+        self.promised = 0
+
+
+class PagePool(Generic[B]):
+    """Gives blocks to groups, a page at a time.
+
+    Args:
+        pages: number of pages, the null block's among them.
+        shapes: of each group.
+        make_block: makes a block from its group and id.
+        on_evict: told of a free block with a hash that is about to be given away; takes the hash.
+        has_hash: whether a block has one.
+
+    Raises:
+        ValueError: no page for a block, or a shape without blocks.
+    """
+
+    def __init__(
+        self,
+        pages: int,
+        shapes: Sequence[PageShape],
+        make_block: Callable[[int, int], B],
+        on_evict: Callable[[B], object],
+        has_hash: Callable[[B], bool],
+    ) -> None:
+        if pages < 1 or any(min(shape.per_stretch, shape.stretches) < 1 for shape in shapes):
+            raise ValueError(f"{pages} pages cannot hold blocks of {list(shapes)}")
+        self.pages = pages
+        self.shapes = tuple(shapes)
+        self._make_block = make_block
+        self._on_evict = on_evict
+        self._has_hash = has_hash
+        self._groups: list[_Group[B]] = [_Group(shape) for shape in shapes]
+        self._made: list[Page[B]] = []  # Page number i + 1; the others were never given.
+        self._bare: Pages[B] = OrderedDict()
+        self._kept: Pages[B] = OrderedDict()
+        self._promised = 0
+        self._is_scattered = False
+        self._is_compact = False
+        self.free_pages = pages - 1
+        """Pages of which nobody uses a block."""
+
+    @property
+    def used_pages(self) -> int:
+        """Pages of which somebody uses a block."""
+        return self.pages - 1 - self.free_pages
+
+    def room(self, group: int) -> int:
+        """Blocks that the group could take now."""
+        state = self._groups[group]
+        return state.free + self.free_pages * state.size
+
+    def blocks(self) -> Iterator[B]:
+        """All blocks that are or were used in the pages that their group had last."""
+        for page in self._made:
+            yield from page.blocks
+
+    # Admission.
+
+    def pages_needed(self, group: int, count: int, revived: Sequence[B] = ()) -> int:
+        """Free pages that ``hold`` of the revived and then ``take`` of ``count`` blocks use up.
+
+        Args:
+            group: the group.
+            count: new blocks, beside the revived.
+            revived: blocks of the group; those that are free are counted.
+        """
+        state = self._groups[group]
+        if not revived and count <= state.free:
+            return 0
+        blocks = {block.block_id: block for block in revived if self._is_free(block)}
+        pages = {block.page.number for block in blocks.values() if block.page.is_free}
+        room = state.free + len(pages) * state.size - len(blocks)
+        return len(pages) + max(0, -((room - count) // state.size))
+
+    def admit(self, group: int, count: int, revived: Sequence[B] = ()) -> int:
+        """``pages_needed``, set aside for the group until it takes them or is admitted again.
+
+        ``take`` prefers a free page to a hash. Without promises a group would take pages for hashes
+        that the other groups of the same admission need.
+        """
+        needed = self.pages_needed(group, count, revived)
+        state = self._groups[group]
+        self._promised += needed - state.promised
+        state.promised = needed
+        return needed
+
+    # Blocks.
+
+    def take(self, group: int, count: int) -> list[B]:
+        """Give ``count`` blocks to the group.
+
+        Free blocks without a hash in pages that it owns come first, then free pages, then free
+        blocks with a hash in pages that it owns.
+
+        Raises:
+            PoolError: there are fewer; nothing was given.
+        """
+        if count > self.room(group):
+            raise PoolError(f"group {group} asks for {count} blocks of {self.room(group)}")
+        state = self._groups[group]
+        taken: list[B] = []
+        while (missing := count - len(taken)) > 0:
+            if state.open:
+                taken += _from_open(state, missing)
+            elif self._may_take_page(state):
+                self._own(self._next_page(), group)
+            else:
+                taken.append(self._evicted(state))
+        return taken
+
+    def hold(self, block: B) -> None:
+        """Use a free block again, with what is in it.
+
+        Raises:
+            PoolError: it is in use, or its page was given away.
+        """
+        if not self._is_free(block):
+            raise PoolError(f"block {block.block_id} is not free, so it cannot be a hit")
+        page: Page[B] = block.page
+        state = self._groups[page.group]
+        if page.is_free:
+            self._revive(page, state)
+        for free, pages in ((page.kept, state.partly), (page.bare, state.open)):
+            if free.pop(block.block_id, None) is not None and not free:
+                pages.pop(page)
+        state.free -= 1
+
+    def release(self, blocks: Iterable[B]) -> None:
+        """Free used blocks, of any groups. Those with a hash are given away in this order.
+
+        Raises:
+            PoolError: one is free already, or not of this pool.
+        """
+        for block in blocks:
+            page: Page[B] | None = block.page
+            if page is None or self._is_free(block):
+                raise PoolError(f"block {block.block_id} is not used, so it cannot be freed")
+            state = self._groups[page.group]
+            state.free += 1
+            if self._has_hash(block):
+                page.kept[block.block_id] = block
+                state.partly[page] = None
+                state.partly.move_to_end(page)
+            else:
+                page.bare[block.block_id] = block
+                state.open[page] = None
+            if page.is_free:
+                self._give_back(page, state)
+
+    # Requests that fit in memory, and not beside what they find in it.
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether requests that have no block yet should wait.
+
+        Either a request that has all used pages to itself has not enough, and is about to give them
+        back, or it did so and has begun again.
+        """
+        return (self._is_scattered or self._is_compact) and self.used_pages > 0
+
+    def note_scattered(self) -> None:
+        """Say that a request does not fit although no other one has pages.
+
+        Hits may lie in more pages than there are, one in each. A request that finds them waits, or
+        gives its pages back and finds them again, for ever. So all hashes are dropped, at once or
+        when no page is used, and in the latter case the next one begins alone and takes a page
+        only where no block of its own is free. Then it needs no more pages than its blocks fill.
+        """
+        if self.used_pages:
+            self._is_scattered = True
+        else:
+            self.drop_hashes()
+
+    def drop_hashes(self) -> None:
+        """Take the hashes of all blocks in free pages."""
+        while self._kept:
+            page, _ = self._kept.popitem(last=False)
+            self._evict_all(page)
+            self._bare[page] = None
+
+    # Pages.
+
+    def _is_free(self, block: B) -> bool:
+        page = block.page
+        return page is not None and (block.block_id in page.bare or block.block_id in page.kept)
+
+    def _may_take_page(self, state: _Group[B]) -> bool:
+        """Whether the group takes a free page next, before hashes in its own pages."""
+        if not state.partly:
+            return True
+        if self._is_compact or not self.free_pages:
+            return False
+        return state.promised > 0 or self.free_pages > self._promised
+
+    def _next_page(self) -> Page[B]:
+        """The free page that is missed least: without hashes, or the least recently used."""
+        if self._bare:
+            return self._bare.popitem()[0]
+        if len(self._made) < self.pages - 1:
+            self._made.append(Page(len(self._made) + 1))
+            return self._made[-1]
+        return self._kept.popitem(last=False)[0]
+
+    def _own(self, page: Page[B], group: int) -> None:
+        """Make a free page, of no order any more, the group's."""
+        self._evict_all(page)
+        state = self._groups[group]
+        if page.group != group:
+            for block in page.blocks:
+                block.page = None
+            ids = state.shape.ids(page.number, self.pages)
+            page.group, page.blocks = group, [self._make_block(group, number) for number in ids]
+            for block in page.blocks:
+                block.page = page
+        page.bare = {block.block_id: block for block in reversed(page.blocks)}
+        state.open[page] = None
+        self._use_page(state)
+
+    def _revive(self, page: Page[B], state: _Group[B]) -> None:
+        """Make a free page its last owner's again, as it is."""
+        (self._kept if page in self._kept else self._bare).pop(page)
+        if page.bare:
+            state.open[page] = None
+        if page.kept:
+            state.partly[page] = None
+        self._use_page(state)
+
+    def _use_page(self, state: _Group[B]) -> None:
+        self.free_pages -= 1
+        state.free += state.size
+        if state.promised:
+            state.promised -= 1
+            self._promised -= 1
+
+    def _give_back(self, page: Page[B], state: _Group[B]) -> None:
+        """Make an owned page, all of whose blocks are free, a free page."""
+        state.free -= state.size
+        state.open.pop(page, None)
+        state.partly.pop(page, None)
+        (self._kept if page.kept else self._bare)[page] = None
+        self.free_pages += 1
+        if not self.used_pages:
+            self._is_compact = self._is_scattered
+            if self._is_scattered:
+                self._is_scattered = False
+                self.drop_hashes()
+
+    def _evict_all(self, page: Page[B]) -> None:
+        for block in page.kept.values():
+            self._on_evict(block)
+        page.bare.update(page.kept)
+        page.kept = {}
+
+    def _evicted(self, state: _Group[B]) -> B:
+        """The block that was freed first of the owned page in which the last was freed first."""
+        page = next(iter(state.partly))
+        block = page.kept.pop(next(iter(page.kept)))
+        if not page.kept:
+            state.partly.pop(page)
+        state.free -= 1
+        self._on_evict(block)
+        return block
+
+
+def _from_open(state: _Group[B], count: int) -> list[B]:
+    """At most ``count`` free blocks without a hash of one page that the group owns."""
+    page = next(iter(state.open))
+    count = min(count, len(page.bare))
+    blocks = [page.bare.popitem()[1] for _ in range(count)]
+    if not page.bare:
+        state.open.pop(page)
+    state.free -= count
+    return blocks
