@@ -5,8 +5,9 @@
 
 The run computes everything except the figures to reach: vLLM's by its own functions (in a
 process of the emulated NPU), ours with every objective, with a proven bound of memory and the
-processor time that planning took. The pairs of ``published_pairs`` come after those of the table,
-without vLLM's part.
+processor time that planning took. ``shared`` is the same in pages that groups share
+(``layout.shared_pages``), where the memory of a request is that in the long run. The pairs of
+``published_pairs`` come after those of the table, without vLLM's part.
 
 vllm-ascend 0.30.0rc2 gives every layer a buffer of its own, so it is compared by requests at once
 from the same memory, in the environment that ``make setup HOST=0.30`` makes. Hybrid models have the
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -32,12 +34,15 @@ from benchmarks.rows import MEMORY_GIB, REQUEST, ROWS, Row, whole_mib
 from benchmarks.stock_groups import run_stock
 from mkv_ascend.layout.grouping import Grouping, GroupingOptions, group_layers
 from mkv_ascend.layout.objective import Cost, Objective
+from mkv_ascend.layout.page_planning import plan_pages
 from mkv_ascend.layout.requirements import LayerRequirements
 from mkv_ascend.layout.retention import Request
 
 MIB = 2**20
 STABLE, CANDIDATE = "0.23.0", "0.30.0rc2"
 """vllm-ascend whose layers share buffers, and with a buffer for each layer."""
+NEAR_IDEAL = 1.05
+"""Memory by the ideal up to which a row is near it."""
 
 
 def plan(row: Row, objective: Objective, takes_strides: bool = False) -> tuple[Cost, float]:
@@ -139,8 +144,38 @@ def _planned(needs: Sequence[LayerRequirements], request: Request) -> dict[str, 
         "same_hits": _memory(same_hits),
         "cost_mib": dict(zip(("groups", "hits", "layout"), costs, strict=True)),
         "coarser": coarser and {"max_block_size": coarser.max_block_size, **_memory(coarser.cost)},
+        "shared": _shared(needs, request),
         **{str(objective): _part(*found) for objective, found in planned.items()},
     }
+
+
+def _shared(needs: Sequence[LayerRequirements], request: Request) -> dict[str, Any]:
+    start = time.process_time()
+    found = plan_pages(needs, request)
+    milliseconds = (time.process_time() - start) * 1000
+    return {
+        "over_ideal": round(found.held_bytes / sum(x.needed_bytes(request) for x in needs), 4),
+        "groups": len(found.groups),
+        "page_mib": round(found.page_bytes / MIB, 1),
+        "milliseconds": round(milliseconds, 1),
+    }
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Memory by the ideal and groups of all rows, by default and in pages that groups share."""
+    found = {}
+    for name in (str(Objective.BALANCED), "shared"):
+        over = [row[name]["over_ideal"] for row in rows]
+        groups = [row[name]["groups"] for row in rows]
+        found[name] = {
+            "near_ideal": sum(number <= NEAR_IDEAL for number in over),
+            "worst": max(over),
+            "median": round(statistics.median(over), 4),
+            "groups": sum(groups),
+            "most_groups": max(groups),
+        }
+    found["shared"]["most_milliseconds"] = max(row["shared"]["milliseconds"] for row in rows)
+    return found
 
 
 def _memory(cost: Cost) -> dict[str, Any]:
@@ -163,18 +198,22 @@ def _part(grouping: Grouping, milliseconds: float) -> dict[str, Any]:
 
 
 def run() -> dict[str, Any]:
-    """``{"rows": [...]}``, in the order of the table, then the published pairs."""
+    """Rows in the order of the table, then the published pairs; and the summary."""
     stock, python = (
         run_stock(interpreter_with(STABLE) or sys.executable),
         interpreter_with(CANDIDATE),
     )
     candidate = {} if python is None else run_stock(python)
     rows = [figures(row, stock[row.name], candidate.get(row.name)) for row in ROWS]
-    return {"rows": rows + [published_figures(pair) for pair in PAIRS]}
+    rows += [published_figures(pair) for pair in PAIRS]
+    return {"rows": rows, "summary": summary(rows)}
 
 
 def as_table(result: dict[str, Any]) -> str:
-    """The result for a terminal: groups, MiB, prefix hits, and milliseconds of planning."""
+    """The result for a terminal: groups, MiB, prefix hits, and milliseconds of planning.
+
+    ``shared``: groups, and memory by the ideal. The summary is in the last lines.
+    """
     width = max(len(row["name"]) for row in result["rows"]) + 2
     lines = [
         "KV groups and MiB that one request holds (bfloat16); of the default its memory by the",
@@ -183,12 +222,15 @@ def as_table(result: dict[str, Any]) -> str:
         "",
         f"{'target + draft':<{width}}{'ideal':>7}{'to reach':>11}{'vLLM 0.23.0':>13}"
         f"{'balanced':>12}{'':>7}{'hits':>6}{'gap':>7}"
-        f"{'fewest groups':>15}{'least memory':>14}{'hits':>6}{'plan ms':>9}",
+        f"{'fewest groups':>15}{'least memory':>14}{'hits':>6}{'plan ms':>9}{'shared':>10}",
     ]
     lines += [_line(row, width) for row in result["rows"]]
     vllm = [row["vllm"] for row in result["rows"] if row["vllm"]]
     errors = sorted({part["error"] for part in vllm if part["error"]})
-    return "\n".join([*lines, "", *(f"vLLM raises {error}" for error in errors)])
+    lines += ["", *(f"vLLM raises {error}" for error in errors)]
+    for name, numbers in summary(result["rows"]).items():
+        lines.append(f"{name}: {', '.join(f'{key} {value}' for key, value in numbers.items())}")
+    return "\n".join(lines)
 
 
 def _line(row: dict[str, Any], width: int) -> str:
@@ -202,6 +244,7 @@ def _line(row: dict[str, Any], width: int) -> str:
         f"{chosen['prefix_hit_tokens']:>6}{gap:>7}{_pair(row['fewest_groups']):>15}"
         f"{_pair(least):>14}{least['prefix_hit_tokens']:>6}"
         f"{max(row[str(objective)]['plan_ms'] for objective in Objective):>9.1f}"
+        f"{row['shared']['groups']:>4}, {row['shared']['over_ideal']:.2f}"
     )
 
 
@@ -238,10 +281,6 @@ def as_requests(result: dict[str, Any]) -> str:
         fewer = [row["name"] for row in rows if below(row, field)]
         lines.append(f"Fewer than they must be, {title}: {', '.join(fewer) or 'none'}")
     return "\n".join(lines)
-
-
-NEAR_IDEAL = 1.05
-"""Memory by the ideal up to which a row is near it."""
 
 
 def as_costs(result: dict[str, Any]) -> str:

@@ -59,6 +59,8 @@ class LayoutOptions:
     objective: Objective = Objective.BALANCED
     max_padding_fraction: float | None = None
     max_block_size: int | None = None
+    shared_pages: bool = False
+    """Whether KV groups share pages, of which each holds several blocks of one group."""
 
 
 @dataclass(frozen=True)
@@ -168,12 +170,14 @@ class _Reader:
             allowed = ", ".join(sorted(PLAIN_DTYPES))
             self.problem(f"{path}.draft_dtype", f"is {shown(dtype)}", f"allowed: {allowed}")
             dtype = None
-        replicate = given.get("replicate_draft", False)
-        if type(replicate) is not bool:
-            what = f"is {shown(replicate)}"
-            self.problem(f"{path}.replicate_draft", what, "allowed: true or false")
-            replicate = False
-        return KvCacheOptions(dtype, replicate)
+        return KvCacheOptions(dtype, self.flag(path, given, "replicate_draft"))
+
+    def flag(self, path: str, given: Mapping[str, Any], name: str) -> bool:
+        value = given.get(name, False)
+        if type(value) is bool:
+            return value
+        self.problem(f"{path}.{name}", f"is {shown(value)}", "allowed: true or false")
+        return False
 
     def drafting(self, path: str, parent: Mapping[str, Any]) -> DraftingOptions:
         given = self.known_keys(path, parent.get("drafting", {}), ("window", "give_up_below"))
@@ -207,7 +211,7 @@ class _Reader:
         return None
 
     def layout(self, path: str, parent: Mapping[str, Any]) -> LayoutOptions:
-        keys = ("objective", "max_padding_fraction", "max_block_size")
+        keys = ("objective", "max_padding_fraction", "max_block_size", "shared_pages")
         given = self.known_keys(path, parent.get("layout", {}), keys)
         options = LayoutOptions()
         objectives = tuple(objective.value for objective in Objective)
@@ -229,6 +233,7 @@ class _Reader:
             Objective(objective),
             None if limit is None else float(limit),
             self.block_size(f"{path}.max_block_size", given.get("max_block_size")),
+            self.flag(path, given, "shared_pages"),
         )
 
     def block_size(self, path: str, value: object) -> int | None:

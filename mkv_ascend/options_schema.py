@@ -98,6 +98,11 @@ def _layout() -> Schema:
             maximum=MOST_BLOCK_TOKENS,
             multipleOf=KERNEL_BLOCK,
         ),
+        shared_pages={
+            "description": "Whether groups share pages that hold several blocks of one group each.",
+            "type": "boolean",
+            "default": False,
+        },
     )
 
 

@@ -21,9 +21,8 @@ class AdmissionError(ValueError):
 
 
 def blocks_needed(groups: tuple[Group, ...], request: Request) -> int:
-    """Blocks of the pool with which ``request`` alone can run, the null block included."""
-    held = sum(group.retention.blocks(group.block_size, request) for group in groups)
-    return held + _asked_for(groups) + NULL_BLOCKS
+    """Pages of the pool with which ``request`` alone can run, the null block's included."""
+    return sum(group.pages(request) for group in groups) + _asked_for(groups) + NULL_BLOCKS
 
 
 def _asked_for(groups: tuple[Group, ...]) -> int:

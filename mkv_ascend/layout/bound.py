@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, exact_quotient
+from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
 
@@ -30,7 +31,7 @@ class TensorView:
 
 @dataclass(frozen=True)
 class BlockPlane:
-    """Bytes of all blocks one after another: those of block b are ``block_bytes`` from
+    """Bytes of ``blocks`` blocks one after another: those of block b are ``block_bytes`` from
     ``offset_bytes + b * block_bytes`` on, counted from the aligned start of the pool.
     """
 
@@ -38,6 +39,7 @@ class BlockPlane:
     buffer: int
     offset_bytes: int
     block_bytes: int
+    blocks: int
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,17 @@ class LayerViews:
 
 @dataclass(frozen=True)
 class BoundPlan:
-    """See ``CachePlan.bind``; all that memory allocation needs."""
+    """See ``CachePlan.bind``; all that memory allocation needs.
+
+    ``num_blocks``: pages. ``shapes``: blocks in a page, by KV group.
+    """
 
     layers: tuple[LayerLayout, ...]
     pools: tuple[Pool, ...]
     alignment: int
     aliases: tuple[tuple[str, str], ...]
     num_blocks: int
+    shapes: tuple[PageShape, ...]
 
     def __post_init__(self) -> None:
         if self.num_blocks < 1:
@@ -84,7 +90,7 @@ class BoundPlan:
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of one block, whichever KV group holds it."""
+        """Bytes of one page, whichever KV group holds it."""
         return sum(pool.bytes_per_block for pool in self.pools)
 
     def groups(self) -> list[list[LayerLayout]]:
@@ -106,14 +112,44 @@ class BoundPlan:
                 placed[member.layer] = self._layer(index, layouts[member.layer], member)
         return {layout.layer: placed[layout.layer] for layout in self.layers}
 
-    def block_planes(self) -> tuple[BlockPlane, ...]:
-        """Planes that together have every byte of every block once, whatever layer uses it."""
-        planes = []
-        for index, pool in enumerate(self.pools):
-            for buffer, start, size in sorted(self._planes_of(pool)):
-                offset = self.buffer_start(index, buffer) + start
-                planes.append(BlockPlane(index, buffer, offset, size))
-        return tuple(planes)
+    @property
+    def shares_pages(self) -> bool:
+        """Whether ids of blocks are a group's own."""
+        return any(shape != ONE_BLOCK for shape in self.shapes)
+
+    def block_planes(self) -> tuple[tuple[BlockPlane, ...], ...]:
+        """Planes that together have every byte of a block once, by whose ids they are.
+
+        One entry for all groups where a block of one is a block of all, else one for each group.
+        """
+        if not self.shares_pages:
+            return (self._all_planes(),)
+        return tuple(self._planes_of_group(group) for group in range(len(self.shapes)))
+
+    def _all_planes(self) -> tuple[BlockPlane, ...]:
+        return tuple(
+            BlockPlane(
+                index, buffer, self.buffer_start(index, buffer) + start, size, self.num_blocks
+            )
+            for index, pool in enumerate(self.pools)
+            for buffer, start, size in sorted(self._planes_of(pool))
+        )
+
+    def _planes_of_group(self, group: int) -> tuple[BlockPlane, ...]:
+        blocks = self.num_blocks * self.shapes[group].blocks
+        return tuple(
+            BlockPlane(
+                index,
+                part.buffer,
+                self.buffer_start(index, part.buffer) + part.start_per_block * self.num_blocks,
+                part.block_stride,
+                blocks,
+            )
+            for index, pool in enumerate(self.pools)
+            for member in pool.layers
+            if member.group == group
+            for part in member.placements
+        )
 
     def _planes_of(self, pool: Pool) -> set[tuple[int, int, int]]:
         """Buffer, start in the buffer, bytes of a block."""
@@ -130,12 +166,12 @@ class BoundPlan:
 
     def _layer(self, pool: int, layout: LayerLayout, member: PlacedLayer) -> LayerViews:
         pairs = zip(layout.components, member.placements, strict=True)
-        return LayerViews(
-            layout, tuple(self._view(pool, layout, part, placement) for part, placement in pairs)
-        )
+        blocks = self.num_blocks * self.shapes[member.group].blocks
+        views = (self._view(pool, layout, part, placement, blocks) for part, placement in pairs)
+        return LayerViews(layout, tuple(views))
 
     def _view(
-        self, pool: int, layout: LayerLayout, part: Component, placement: Placement
+        self, pool: int, layout: LayerLayout, part: Component, placement: Placement, blocks: int
     ) -> TensorView:
         row_shape = part.row_shape(layout.kernel_block)
         start = placement.start_per_block * self.num_blocks + placement.start_bytes
@@ -146,7 +182,7 @@ class BoundPlan:
         return TensorView(
             component=part.name,
             dtype=part.dtype,
-            shape=(self.num_blocks * placement.rows, *row_shape),
+            shape=(blocks * placement.rows, *row_shape),
             strides=(row_stride, *inner),
             pool=pool,
             buffer=placement.buffer,

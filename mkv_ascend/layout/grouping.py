@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.objective import Cost, Objective, choose
+from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
 from mkv_ascend.layout.requirements import LayerRequirements
 from mkv_ascend.layout.retention import Request, Retention
 from mkv_ascend.layout.search import NODE_LIMIT, Candidate, Frontier, search
@@ -45,6 +46,7 @@ class GroupingOptions:
     this unless its own are larger. None asks for ``USUAL_MAX_BLOCK_SIZE``, and less for short
     requests (``FEWEST_BLOCKS_OF_A_REQUEST``), where hits may be coarser (``allows_coarser_hits``).
     ``prefix_caching``: whether vLLM looks for prefix hits, which are multiples of every block size.
+    ``shared_pages``: whether a page may hold several blocks of a group (``page_planning``).
     """
 
     objective: Objective = Objective.BALANCED
@@ -53,6 +55,7 @@ class GroupingOptions:
     hash_block_size: int | None = None
     node_limit: int = NODE_LIMIT
     prefix_caching: bool = True
+    shared_pages: bool = False
 
     def __post_init__(self) -> None:
         limit = self.max_padding_fraction
@@ -85,7 +88,8 @@ class GroupingOptions:
 class Group:
     """One KV group: layer names with a target's layer first where there is one.
 
-    ``blocks``: blocks of ``block_size`` tokens that one request holds of it.
+    ``blocks``: blocks of ``block_size`` tokens that one request holds of it. ``shape``: blocks in a
+    page.
     """
 
     layers: tuple[str, ...]
@@ -93,6 +97,11 @@ class Group:
     blocks: int
     has_draft: bool
     retention: Retention
+    shape: PageShape = ONE_BLOCK
+
+    def pages(self, request: Request) -> int:
+        """Pages that ``request`` holds where it is alone."""
+        return self.shape.pages(self.retention.blocks(self.block_size, request))
 
 
 @dataclass(frozen=True)
@@ -164,7 +173,7 @@ def group_layers(
     """
     options = options or GroupingOptions()
     needs = tuple(layers)
-    _check_names(needs)
+    check_names(needs)
     if not needs:
         return Grouping(options.objective, (), 0, NO_COST, NO_COST, (), exhaustive=True)
     found = _find(needs, request, options)
@@ -261,7 +270,8 @@ def _bytes_of_equal_pages(needs: Sequence[LayerRequirements], request: Request) 
     return page * sum(need.retention.blocks(need.block_size, request) for need in needs)
 
 
-def _check_names(needs: Sequence[LayerRequirements]) -> None:
+def check_names(needs: Sequence[LayerRequirements]) -> None:
+    """Raises GroupingError where two layers have one name."""
     seen: set[str] = set()
     for need in needs:
         if need.name in seen:
@@ -283,7 +293,7 @@ def _by_type(
     if not options.allows_coarser_hits:
         hits = math.lcm(_tokens_of_hits(needs), options.hash_block_size or 1)
     alike: dict[LayerType, list[LayerRequirements]] = {}
-    for need in sorted(needs, key=lambda need: need.role is not Role.TARGET):
+    for need in targets_first(needs):
         layer_type = LayerType(
             retention=need.retention,
             block_sizes=_allowed_block_sizes(need, options, largest, hits),
@@ -326,16 +336,23 @@ def _allowed_block_sizes(
     Its own is always allowed, unless it is no multiple of ``hash_block_size``.
     """
     limit = max(largest, need.block_size)
-    divisor = (options.hash_block_size or 1) if need.row_bytes else 1
-    sizes = tuple(
+    sizes = [
         size
         for size in need.block_sizes
         if size == need.block_size or (size <= limit and (hits is None or hits % size == 0))
-    )
+    ]
+    return multiples_of_hash(need, sizes, options.hash_block_size)
+
+
+def multiples_of_hash(
+    need: LayerRequirements, sizes: Sequence[int], hash_block_size: int | None
+) -> tuple[int, ...]:
+    """Those that ``hash_block_size`` divides, all of a state's; GroupingError where none is."""
+    divisor = (hash_block_size or 1) if need.row_bytes else 1
     allowed = tuple(size for size in sizes if size % divisor == 0)
     if not allowed:
         raise GroupingError(
-            f"layer {need.name}: of its block sizes {list(sizes)} none is a multiple "
+            f"layer {need.name}: of its block sizes {sizes} none is a multiple "
             f"of hash_block_size {divisor}; choose a hash_block_size that divides one of them"
         )
     return allowed
@@ -347,43 +364,36 @@ def _assign(
     """Assign the layers of each bundle to its groups.
 
     The layers of a type are spread in turn (as vLLM's are, so that the stages of a pipeline are
-    served alike), and what one type leaves over goes to other groups than the last type's.
+    served alike), and what one type leaves over goes to other groups than the last type's. Groups
+    of the draft alone come last.
     """
     types = list(members)
     groups = []
     for bundle in candidate.bundles:
-        retention = types[bundle.types[0]].retention
         assigned: list[list[LayerRequirements]] = [[] for _ in range(bundle.splits)]
         for index, places in zip(bundle.types, bundle.group_of_layers(types), strict=True):
             for need, place in zip(members[types[index]], places, strict=True):
                 assigned[place].append(need)
         for layers in assigned:
-            layers.sort(key=lambda need: need.role is not Role.TARGET)
-            groups.append(
-                Group(
-                    layers=tuple(need.name for need in layers),
-                    block_size=bundle.block_size,
-                    blocks=retention.blocks(bundle.block_size, request),
-                    has_draft=any(need.role is Role.DRAFT for need in layers),
-                    retention=retention,
-                )
-            )
-    return _in_order(groups, members)
+            groups.append(group_of(layers, bundle.block_size, request))
+    needs = targets_first(need for layers in members.values() for need in layers)
+    order = {need.name: index for index, need in enumerate(needs)}
+    return tuple(sorted(groups, key=lambda group: order[group.layers[0]]))
 
 
-def _in_order(
-    groups: Sequence[Group], members: dict[LayerType, list[LayerRequirements]]
-) -> tuple[Group, ...]:
-    """Groups by the place of their first layer; groups of the draft alone come last."""
-    names = [need.name for layers in members.values() for need in layers]
-    place = {name: index for index, name in enumerate(names)}
-    roles = {need.name: need.role for layers in members.values() for need in layers}
-    return tuple(
-        sorted(
-            groups,
-            key=lambda group: (
-                roles[group.layers[0]] is not Role.TARGET,
-                place[group.layers[0]],
-            ),
-        )
+def targets_first(layers: Iterable[LayerRequirements]) -> list[LayerRequirements]:
+    """The layers of a target, then a draft's, each in their order."""
+    return sorted(layers, key=lambda need: need.role is not Role.TARGET)
+
+
+def group_of(layers: Iterable[LayerRequirements], block_size: int, request: Request) -> Group:
+    """The group of these layers, which keep the same tokens."""
+    members = targets_first(layers)
+    retention = members[0].retention
+    return Group(
+        layers=tuple(need.name for need in members),
+        block_size=block_size,
+        blocks=retention.blocks(block_size, request),
+        has_draft=any(need.role is Role.DRAFT for need in members),
+        retention=retention,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mkv_ascend.layout.bound import BoundPlan, LayerViews, TensorView
+from mkv_ascend.layout.bound import BlockPlane, BoundPlan, LayerViews, TensorView
 from mkv_ascend.layout.component import Container
 from mkv_ascend.layout.plan import BUFFER_ALIGNMENT
 
@@ -24,13 +24,14 @@ LayerCache = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
 @dataclass(frozen=True)
 class Materialized:
     """``caches``: what each layer's backend takes, aliases included. ``raw``: the allocations as
-    int8, aligned: one per pool, or one per buffer with KV transfer. ``planes``: int8 (num_blocks,
-    bytes of a block) each, together every byte of every block once.
+    int8, aligned: one per pool, or one per buffer with KV transfer. ``planes``: int8 (blocks, bytes
+    of a block) each, together every byte of every block once; for all groups, or for each group
+    where it has blocks of its own (``BoundPlan.block_planes``).
     """
 
     caches: dict[str, LayerCache]
     raw: tuple[torch.Tensor, ...]
-    planes: tuple[torch.Tensor, ...]
+    planes: tuple[tuple[torch.Tensor, ...], ...]
 
 
 def materialize(bound: BoundPlan, device: torch.device) -> Materialized:
@@ -55,12 +56,14 @@ def materialize(bound: BoundPlan, device: torch.device) -> Materialized:
         caches[name] = _contain(layer, tensors)
     for alias, owner in bound.aliases:
         caches[alias] = caches[owner]
-    planes = []
-    for plane in bound.block_planes():
+
+    def bytes_of(plane: BlockPlane) -> torch.Tensor:
         memory, start = located(plane.pool, plane.buffer, plane.offset_bytes)
-        size = plane.block_bytes * bound.num_blocks
-        planes.append(memory[start : start + size].view(bound.num_blocks, plane.block_bytes))
-    return Materialized(caches, tuple(raw.values()), tuple(planes))
+        size = plane.block_bytes * plane.blocks
+        return memory[start : start + size].view(plane.blocks, plane.block_bytes)
+
+    planes = tuple(tuple(map(bytes_of, group)) for group in bound.block_planes())
+    return Materialized(caches, tuple(raw.values()), planes)
 
 
 def _allocation_sizes(bound: BoundPlan, pool: int, apart: bool) -> list[int]:

@@ -2,19 +2,25 @@
 """Where the blocks of a layer's components lie in a pool, for any number of blocks.
 
 A pool is one allocation, cut into one or more buffers; a buffer has ``bytes_per_block`` bytes for
-each block. With N blocks, block b of a component starts at
+each page. With N pages, block b of a component starts at
 
     N * start_per_block + start_bytes + b * block_stride
 
 of its buffer: a plane starts after the planes before it (N times their bytes), a component of a
 page after the components before it.
+
+A page is one block of every group, or k * S of a group's own (``PageShape``): block
+``(s * N + page) * k + j`` lies in the page's stretch of the plane s planes behind the first. So the
+formula above holds for any k and S, and each component is one contiguous tensor.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mkv_ascend.layout.component import Storage
+from mkv_ascend.layout.page_pool import PageShape
 
 ROW_ALIGNMENT = 32
 """Bytes; components start at multiples of it: Ascend vector cores move 32 at a time."""
@@ -39,6 +45,13 @@ class Placement:
     row_bytes: int
     overlay: bool = False
 
+    def planes(self, shape: PageShape) -> Iterator[tuple[int, int]]:
+        """First byte per page of each of its planes, and the one behind the last."""
+        width = shape.per_stretch * self.block_stride
+        for stretch in range(shape.stretches):
+            start = self.start_per_block + stretch * width
+            yield start, start + width
+
 
 @dataclass(frozen=True)
 class PlacedLayer:
@@ -53,8 +66,8 @@ class PlacedLayer:
 class Pool:
     """One raw allocation and the layers that share it.
 
-    ``buffers``: bytes per block of each buffer. SPLIT pools have a buffer for each component,
-    others one.
+    ``buffers``: bytes per page of each buffer. SPLIT pools have a buffer for each component, or
+    for all planes of one width where groups share pages; others one.
     """
 
     storage: Storage
@@ -64,5 +77,5 @@ class Pool:
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of one block id in this pool."""
+        """Bytes of one page in this pool."""
         return sum(self.buffers)

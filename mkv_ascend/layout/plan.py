@@ -15,8 +15,9 @@ from functools import cached_property
 
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayerLayout, LayoutError, exact_quotient
+from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import PlacedLayer, Pool
-from mkv_ascend.layout.pooling import make_pools
+from mkv_ascend.layout.pooling import make_pools, make_shared_pools
 from mkv_ascend.layout.proof import prove_pool
 
 BUFFER_ALIGNMENT = 512
@@ -30,24 +31,25 @@ class KVGroup:
     """Layers that share one block table, in the order of execution.
 
     ``tokens_per_block``: tokens of a request per block. ``kernel_block``: rows of the block that
-    the block table is split into, None where no layer splits.
+    the block table is split into, None where no layer splits. ``shape``: blocks in a page.
     """
 
     layers: tuple[str, ...]
     tokens_per_block: int
     kernel_block: int | None
+    shape: PageShape = ONE_BLOCK
 
 
 @dataclass(frozen=True)
 class GroupCapacity:
-    """What one block of a group holds, in bytes; any block id costs ``total_bytes``."""
+    """What a page of a group's blocks holds, in bytes; any page costs ``total_bytes``."""
 
     used_bytes: int
     total_bytes: int
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes of other groups' pools that lie idle while a block belongs to this group."""
+        """Bytes of other groups' planes that lie idle while a page belongs to this group."""
         return self.total_bytes - self.used_bytes
 
 
@@ -74,7 +76,7 @@ class CachePlan:
         for index, group in enumerate(self.groups):
             self._check_group(index, group)
         for index, pool in enumerate(self.pools):
-            prove_pool(index, pool)
+            prove_pool(index, pool, self.shapes)
 
     @cached_property
     def layout_of(self) -> Mapping[str, LayerLayout]:
@@ -86,9 +88,14 @@ class CachePlan:
         """Index of the KV group by layer."""
         return {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
 
+    @cached_property
+    def shapes(self) -> tuple[PageShape, ...]:
+        """Blocks in a page, by KV group."""
+        return tuple(group.shape for group in self.groups)
+
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of one block id over all pools."""
+        """Bytes of one page over all pools: of one block id where a page is a block."""
         return sum(pool.bytes_per_block for pool in self.pools)
 
     @property
@@ -106,14 +113,16 @@ class CachePlan:
         return max(memory_bytes - taken, 0) // self.bytes_per_block
 
     def bind(self, num_blocks: int) -> BoundPlan:
-        """The plan for ``num_blocks`` blocks: sizes of allocations, shapes, strides, offsets."""
-        return BoundPlan(self.layers, self.pools, self.alignment, self.aliases, num_blocks)
+        """The plan for ``num_blocks`` pages: sizes of allocations, shapes, strides, offsets."""
+        return BoundPlan(
+            self.layers, self.pools, self.alignment, self.aliases, num_blocks, self.shapes
+        )
 
     def capacity(self) -> tuple[GroupCapacity, ...]:
-        """For each KV group what a block holds, and what lies idle in it."""
+        """For each KV group what a page holds, and what lies idle in it."""
         return tuple(
             GroupCapacity(
-                sum(self.layout_of[layer].used_bytes for layer in group.layers),
+                group.shape.blocks * sum(self.layout_of[name].used_bytes for name in group.layers),
                 self.bytes_per_block,
             )
             for group in self.groups
@@ -189,25 +198,29 @@ def _differences(wanted: Iterable[str], given: Iterable[str]) -> list[str]:
 def make_plan(
     groups: Sequence[Sequence[LayerLayout]],
     *,
+    shapes: Sequence[PageShape] = (),
     kv_transfer: bool = False,
     aliases: Mapping[str, str] | None = None,
 ) -> CachePlan:
     """The plan of these KV groups, each given as its layers' layouts in the order of execution.
 
+    ``shapes``: blocks in a page, by group; none where a page is one block of every group.
     ``kv_transfer`` aligns every buffer to 2 MiB. ``aliases`` maps layers without a cache to the
     layers whose cache they read.
     Raises LayoutError with the numbers when something does not divide or fit.
     """
+    shapes = shapes or [ONE_BLOCK] * len(groups)
+    is_shared = any(shape != ONE_BLOCK for shape in shapes)
     return CachePlan(
         layers=tuple(layout for group in groups for layout in group),
-        groups=tuple(_group(group) for group in groups),
-        pools=make_pools(groups),
+        groups=tuple(_group(group, shape) for group, shape in zip(groups, shapes, strict=True)),
+        pools=make_shared_pools(groups, shapes) if is_shared else make_pools(groups),
         alignment=TRANSFER_ALIGNMENT if kv_transfer else BUFFER_ALIGNMENT,
         aliases=tuple(sorted((aliases or {}).items())),
     )
 
 
-def _group(layouts: Sequence[LayerLayout]) -> KVGroup:
+def _group(layouts: Sequence[LayerLayout], shape: PageShape) -> KVGroup:
     if not layouts:
         raise LayoutError("a KV group without layers; leave it out")
     kernel_blocks = [layout.kernel_block for layout in layouts if layout.kernel_block is not None]
@@ -215,4 +228,5 @@ def _group(layouts: Sequence[LayerLayout]) -> KVGroup:
         layers=tuple(layout.layer for layout in layouts),
         tokens_per_block=layouts[0].tokens_per_block,
         kernel_block=kernel_blocks[0] if kernel_blocks else None,
+        shape=shape,
     )

@@ -8,7 +8,7 @@ numbers of two config.json files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,9 +23,11 @@ from mkv_ascend.layout.fitting import fitted_groups, requirements_of
 from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions, group_layers
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost
+from mkv_ascend.layout.page_planning import plan_pages
+from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
 from mkv_ascend.layout.plan import CachePlan, make_plan
-from mkv_ascend.layout.pooling import bytes_per_block
-from mkv_ascend.layout.requirements import block_size_choices
+from mkv_ascend.layout.pooling import page_bytes
+from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
 from mkv_ascend.layout.retention import Request, Retention
 
 
@@ -51,7 +53,8 @@ class PlanInputs:
     ``layers``: in the order of execution. ``request``: the longest request, and the tokens that a
     decoding step adds; memory is measured with it. ``admitted_tokens``: largest number of tokens of
     one step when the scheduler admits a request. ``groups``: the layers of each group, if vLLM
-    gives the groups; None if they are searched for. ``keep_block_sizes``: whether every layer keeps
+    gives the groups; None if they are searched for. ``shapes``: blocks in a page of each of these
+    groups; none where a page is a block. ``keep_block_sizes``: whether every layer keeps
     its own block size. ``kv_transfer``: whether a KV connector registers the caches. ``aliases``:
     layers without a cache, each with the layer whose cache it reads.
     """
@@ -61,6 +64,7 @@ class PlanInputs:
     admitted_tokens: int
     options: GroupingOptions
     groups: tuple[tuple[str, ...], ...] | None = None
+    shapes: tuple[PageShape, ...] = ()
     keep_block_sizes: bool = False
     kv_transfer: bool = False
     aliases: tuple[tuple[str, str], ...] = ()
@@ -80,20 +84,24 @@ class ServingPlan:
         return {layer.layout.layer: layer.backend for layer in self.inputs.layers}
 
     @property
-    def admission_blocks(self) -> tuple[int, ...]:
-        """For each group, the blocks that the scheduler needs to admit the longest request."""
+    def admission_pages(self) -> tuple[int, ...]:
+        """For each group, the pages that the scheduler needs to admit the longest request."""
         request = self._admitted()
-        return tuple(
-            group.retention.blocks(group.block_size, request) for group in self.grouping.groups
-        )
+        return tuple(group.pages(request) for group in self.grouping.groups)
 
     def num_blocks(self, memory_bytes: int) -> int:
-        """Blocks that fit into ``memory_bytes``, vLLM's null block included; may be 0."""
+        """Pages that fit into ``memory_bytes``, the null block's included; may be 0."""
         return self.plan.num_blocks_in(memory_bytes)
 
     def max_concurrency(self, num_blocks: int) -> float:
         """Number of requests of full length that fit at once, without the null block."""
-        return max(num_blocks - NULL_BLOCKS, 0) / max(1, sum(self.admission_blocks))
+        request = self._admitted()
+        # Pages are shared by requests: in the long run none is half empty for each of them.
+        pages = sum(
+            group.retention.blocks(group.block_size, request) / group.shape.blocks
+            for group in self.grouping.groups
+        )
+        return max(num_blocks - NULL_BLOCKS, 0) / (pages or 1)
 
     def refusal(self, num_blocks: int) -> str | None:
         """Why no engine starts with ``num_blocks`` blocks; None if one does."""
@@ -126,6 +134,7 @@ def plan(inputs: PlanInputs) -> ServingPlan:
     grouping = _searched(inputs) if inputs.groups is None else _given(inputs, layouts)
     pools = make_plan(
         fitted_groups(layouts, grouping),
+        shapes=[group.shape for group in grouping.groups],
         kv_transfer=inputs.kv_transfer,
         aliases=dict(inputs.aliases),
     )
@@ -171,11 +180,46 @@ def _searched(inputs: PlanInputs) -> Grouping:
             return ()
         return block_size_choices(layout.tokens_per_block, kernel_block, largest)
 
-    needs = (
+    needs = tuple(
         requirements_of(x.layout, x.retention, block_sizes(x.layout), table=x.table)
         for x in inputs.layers
     )
+    if _may_share_pages(inputs):
+        hashed = inputs.options.hash_block_size
+        found = plan_pages(needs, inputs.request, hash_block_size=hashed)
+        return _without_alternatives(inputs, found.groups, found.page_bytes, needs)
     return group_layers(needs, inputs.request, inputs.options)
+
+
+def _may_share_pages(inputs: PlanInputs) -> bool:
+    """Whether a page may hold several blocks of a group.
+
+    Connectors count one number of blocks for all layers. Layers that take strides have a layout of
+    their own.
+    """
+    strided = any(layer.layout.storage.is_strided for layer in inputs.layers)
+    return inputs.options.shared_pages and not inputs.kv_transfer and not strided
+
+
+def _without_alternatives(
+    inputs: PlanInputs,
+    groups: tuple[Group, ...],
+    block_bytes: int,
+    needs: Iterable[LayerRequirements],
+) -> Grouping:
+    needed = sum(need.needed_bytes(inputs.request) for need in needs)
+    pages = sum(group.pages(inputs.request) for group in groups)
+    cost = Cost(len(groups), pages * block_bytes, needed, block_bytes, pages)
+    return Grouping(
+        objective=inputs.options.objective,
+        groups=groups,
+        block_bytes=block_bytes,
+        cost=cost,
+        other_cost=cost,
+        alternatives=(cost,),
+        exhaustive=True,
+        bound_bytes=cost.held_bytes,
+    )
 
 
 def _kernel_block(layout: LayerLayout) -> int | None:
@@ -191,25 +235,18 @@ def _kernel_block(layout: LayerLayout) -> int | None:
 def _given(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Grouping:
     """The given groups, as a grouping without alternatives."""
     known = {layer.layout.layer: layer for layer in inputs.layers}
-    groups = tuple(_group(inputs, [known[name] for name in names]) for names in inputs.groups or ())
-    block_bytes = bytes_per_block([[layouts[name] for name in group.layers] for group in groups])
-    needs = (requirements_of(layer.layout, layer.retention) for layer in inputs.layers)
-    needed = sum(need.needed_bytes(inputs.request) for need in needs)
-    blocks = sum(group.blocks for group in groups)
-    cost = Cost(len(groups), blocks * block_bytes, needed, block_bytes, blocks)
-    return Grouping(
-        objective=inputs.options.objective,
-        groups=groups,
-        block_bytes=block_bytes,
-        cost=cost,
-        other_cost=cost,
-        alternatives=(cost,),
-        exhaustive=True,
-        bound_bytes=cost.held_bytes,
+    given = inputs.groups or ()
+    shapes = inputs.shapes or (ONE_BLOCK,) * len(given)
+    groups = tuple(
+        _group(inputs, [known[name] for name in names], shape)
+        for names, shape in zip(given, shapes, strict=True)
     )
+    layers = [[layouts[name] for name in group.layers] for group in groups]
+    needs = (requirements_of(layer.layout, layer.retention) for layer in inputs.layers)
+    return _without_alternatives(inputs, groups, page_bytes(layers, shapes), needs)
 
 
-def _group(inputs: PlanInputs, layers: Sequence[CachedLayer]) -> Group:
+def _group(inputs: PlanInputs, layers: Sequence[CachedLayer], shape: PageShape) -> Group:
     """A given group; it holds as many blocks as its layer with the most."""
     blocks, most = 0, layers[0]
     for layer in layers:
@@ -222,6 +259,7 @@ def _group(inputs: PlanInputs, layers: Sequence[CachedLayer]) -> Group:
         blocks=blocks,
         has_draft=any(layer.layout.role is Role.DRAFT for layer in layers),
         retention=most.retention,
+        shape=shape,
     )
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, Storage, exact_quotient
+from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import ROW_ALIGNMENT, PlacedLayer, Placement, Pool
 
 Groups = Sequence[Sequence[LayerLayout]]
@@ -150,6 +151,69 @@ def make_pools(groups: Groups) -> tuple[Pool, ...]:
     if row := _row_bytes(groups):
         pools.append(_lay_row(groups, row))
     return tuple(pools)
+
+
+def make_shared_pools(groups: Groups, shapes: Sequence[PageShape]) -> tuple[Pool, ...]:
+    """The one pool of groups that have several blocks in a page each, all contiguous.
+
+    Planes of one width lie in one buffer, as many as the group with the most of them needs. A
+    group's components of that width take S neighbouring planes each, from the first on.
+    Raises LayoutError for layers that take strides.
+    """
+    for group in groups:
+        _require_contiguous(group)
+    widths = _widths(groups, shapes)
+    buffers = {width: index for index, width in enumerate(sorted(widths))}
+    placed = [
+        placed
+        for index, (group, shape) in enumerate(zip(groups, shapes, strict=True))
+        for placed in _in_neighbouring_planes(group, index, shape, buffers)
+    ]
+    sizes = tuple(width * widths[width] for width in buffers)
+    reason = "a page holds several blocks of a group; planes of one width lie in one buffer"
+    return (Pool(Storage.SPLIT, reason, sizes, tuple(placed)),)
+
+
+def page_bytes(groups: Groups, shapes: Sequence[PageShape]) -> int:
+    """Bytes of a page over all pools; ``bytes_per_block`` where a page is a block."""
+    if all(shape == ONE_BLOCK for shape in shapes):
+        return bytes_per_block(groups)
+    return _weight(_widths(groups, shapes))
+
+
+def _widths(groups: Groups, shapes: Sequence[PageShape]) -> Sizes:
+    """Planes by width: as many as the group with the most of them needs."""
+    most: Sizes = Counter()
+    for group, shape in zip(groups, shapes, strict=True):
+        planes: Sizes = Counter()
+        for layout in group:
+            for part in layout.components:
+                planes[part.bytes_per_block * shape.per_stretch] += shape.stretches
+        most |= planes
+    return most
+
+
+def _require_contiguous(group: Sequence[LayerLayout]) -> None:
+    for layout in group:
+        if layout.storage.is_strided:
+            raise LayoutError(
+                f"{layout.layer} lies in {layout.storage} storage; only contiguous layers have "
+                "several blocks in a page"
+            )
+
+
+def _in_neighbouring_planes(
+    group: Sequence[LayerLayout], index: int, shape: PageShape, buffers: Mapping[int, int]
+) -> Iterator[PlacedLayer]:
+    taken: Sizes = Counter()
+    for layout in group:
+        placements = []
+        for part in layout.components:
+            width = part.bytes_per_block * shape.per_stretch
+            start = taken[width] * width
+            taken[width] += shape.stretches
+            placements.append(_in_plane(part, layout.kernel_block, buffers[width], start))
+        yield PlacedLayer(layout.layer, index, tuple(placements))
 
 
 def _lay_planes(pool: _Planes) -> Pool:

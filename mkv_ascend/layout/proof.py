@@ -1,28 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proof that no two blocks of a pool share a byte, for any number of blocks.
+"""The proof that no two blocks of a pool share a byte, for any number of pages.
 
-With N blocks, block b of a component has bytes of the stretch of ``block_stride`` bytes from
+With N pages, block b of a component has bytes of the ``block_stride`` bytes from
 
     N * start_per_block + b * block_stride
 
-on. The stretches of all its blocks are a *plane*: bytes ``N * start_per_block`` to
-``N * (start_per_block + block_stride)`` of the buffer. Three statements without N prove the pool:
+on, and b is (s * N + page) * k + j: so k blocks of a page are one stretch of k * ``block_stride``
+bytes, and the stretches of all pages for one s are a *plane*, bytes ``N * start`` to ``N * end`` of
+the buffer for an interval per page from start to end. Three statements without N prove the pool:
 
-1. Each row of a block lies in the block's stretch, behind the row before it, and each plane in the
-   buffer. So different blocks of components in one plane share no byte.
-2. Two planes of a buffer are the same or have no byte in common: planes whose intervals per block
-   do not meet are apart for every N.
+1. Each row of a block lies in the block's bytes, behind the row before it, and each plane in the
+   buffer. So different blocks of a component share no byte.
+2. Two planes of a buffer are the same or have no byte in common: planes whose intervals per page
+   do not meet are apart for every N. So a page has the same bytes of a plane, whoever owns it.
 3. In one plane, components of one KV group have no byte of a block in common, except an overlay
-   with its own layer's components. Of two groups, only one has the block at a time.
+   with its own layer's components. Of two groups, only one has the page at a time.
 
 What ``pooling`` makes has this form. Other forms are refused, even where they would be sound.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from mkv_ascend.layout.component import LayoutError
+from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
 Plane = tuple[int, int, int]
@@ -39,24 +42,24 @@ class OverlapError(LayoutError):
     """Two blocks of a pool share a byte, or cannot be proven not to."""
 
 
-def prove_pool(index: int, pool: Pool) -> None:
-    """Raise OverlapError unless no two blocks of the pool share a byte, for any number of blocks.
+def prove_pool(index: int, pool: Pool, shapes: Sequence[PageShape] = ()) -> None:
+    """Raise OverlapError unless no two blocks of the pool share a byte, for any number of pages.
 
-    ``index``: of the pool, for the message. Layers of one KV group must not share a byte of the
-    same block either, nor components of one layer, except overlays: second views on purpose.
+    ``index``: of the pool, for the message. ``shapes``: blocks in a page, by KV group; none where a
+    page is a block. Layers of one KV group must not share a byte of the same block either, nor
+    components of one layer, except overlays: second views on purpose.
     """
     planes: dict[Plane, list[Member]] = {}
     for layer in pool.layers:
         for part in layer.placements:
             _check_stretch(index, layer, part)
-            end = part.start_per_block + part.block_stride
-            if part.start_per_block < 0 or end > pool.buffers[part.buffer]:
-                raise OverlapError(
-                    f"pool {index}: {part.component} of {layer.layer} leaves its buffer of "
-                    f"{pool.buffers[part.buffer]} bytes per block: it has bytes "
-                    f"{part.start_per_block} to {end}"
-                )
-            planes.setdefault((part.buffer, part.start_per_block, end), []).append((layer, part))
+            for start, end in part.planes(shapes[layer.group] if shapes else ONE_BLOCK):
+                if start < 0 or end > pool.buffers[part.buffer]:
+                    raise OverlapError(
+                        f"pool {index}: {part.component} of {layer.layer} leaves its buffer of "
+                        f"{pool.buffers[part.buffer]} bytes per page: it has bytes {start} to {end}"
+                    )
+                planes.setdefault((part.buffer, start, end), []).append((layer, part))
     for plane, other in pairwise(sorted(planes)):
         if plane[0] == other[0] and other[1] < plane[2]:
             raise OverlapError(_of_planes(index, planes[plane][0], planes[other][0]))

@@ -21,7 +21,7 @@ from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.placement import PlacedLayer, Pool
 from mkv_ascend.layout.plan import CachePlan
 from mkv_ascend.layout.planning import ServingPlan
-from mkv_ascend.layout.pooling import bytes_per_block
+from mkv_ascend.layout.pooling import page_bytes
 from mkv_ascend.layout.retention import Request
 
 FORMAT_VERSION = 1
@@ -149,8 +149,8 @@ class PlanReport:
 
     @property
     def request_blocks(self) -> int:
-        """Blocks of all groups that one request holds."""
-        return sum(group.blocks for group in self.grouping.groups)
+        """Pages of all groups that one request holds: blocks, where a page is a block."""
+        return sum(group.pages(self.request) for group in self.grouping.groups)
 
     @property
     def request_bytes(self) -> int:
@@ -190,10 +190,10 @@ class PlanReport:
         if sum(map(len, layouts)) == len(self.plan.layers):
             return None
         pairs = zip(layouts, self.grouping.groups, strict=True)
-        blocks = sum(group.blocks for own, group in pairs if own)
-        groups = [own for own in layouts if own]
-        block_bytes = bytes_per_block(groups)
-        return Cost(len(groups), blocks * block_bytes, 0, block_bytes, blocks)
+        kept = [(own, group) for own, group in pairs if own]
+        pages = sum(group.pages(self.request) for _, group in kept)
+        size = page_bytes([own for own, _ in kept], [group.shape for _, group in kept])
+        return Cost(len(kept), pages * size, 0, size, pages)
 
     def group_parts(self) -> Iterator[GroupPart]:
         """Groups in order; in each, layers that are alike together."""
@@ -215,7 +215,7 @@ class PlanReport:
                 "blocks": self.request_blocks,
                 "bytes": self.request_bytes,
                 "needed_bytes": self.grouping.cost.needed_bytes,
-                "admission_blocks": sum(self.planned.admission_blocks),
+                "admission_blocks": sum(self.planned.admission_pages),
             },
             "objective": str(self.grouping.objective),
             "exhaustive": self.grouping.exhaustive,
@@ -247,7 +247,8 @@ class PlanReport:
             "tokens_per_block": planned.tokens_per_block,
             "kernel_block": planned.kernel_block,
             "blocks": chosen.blocks,
-            "admission_blocks": self.planned.admission_blocks[index],
+            "blocks_per_page": planned.shape.blocks,
+            "admission_blocks": self.planned.admission_pages[index],
             "has_draft": chosen.has_draft,
             "used_bytes": capacity.used_bytes,
             "idle_bytes": capacity.idle_bytes,
@@ -286,13 +287,13 @@ class PlanReport:
 
 
 def served_groups(bound: BoundPlan) -> list[dict[str, Any]]:
-    """What a block holds when each KV group has it, as plain values: bytes by role, and idle."""
+    """What a page holds when each KV group has it, as plain values: bytes by role, and idle."""
     groups = []
     for index, layouts in enumerate(bound.groups()):
         used: dict[str, int] = {}
         for layout in layouts:
             role = str(layout.role)
-            used[role] = used.get(role, 0) + layout.used_bytes
+            used[role] = used.get(role, 0) + layout.used_bytes * bound.shapes[index].blocks
         idle = bound.bytes_per_block - sum(used.values())
         groups.append({"kv_group": index, "used_bytes": used, "idle_bytes": idle})
     return groups

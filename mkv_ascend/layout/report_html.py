@@ -19,6 +19,7 @@ from mkv_ascend.layout.report_text import (
     group_rows,
     measured_with,
     pools_of,
+    unit,
 )
 
 STYLE = """
@@ -44,7 +45,8 @@ def html(report: PlanReport) -> str:
         _table([("what", "is"), *report.subjects, ("measured with", request)]),
         "<h2>KV groups</h2>",
         _table(group_rows(report)),
-        f"<h2>What a block holds ({format_bytes(report.plan.bytes_per_block)})</h2>",
+        f"<h2>What a {unit(report.plan.shapes)} holds "
+        f"({format_bytes(report.plan.bytes_per_block)})</h2>",
         *_bars(report),
         "<h2>Pools</h2>",
         _table([("what", "why"), *(pools_of(part) for part in report.pool_parts())]),

@@ -10,6 +10,7 @@ from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.grouping import Grouping
 from mkv_ascend.layout.objective import Cost
+from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
 from mkv_ascend.layout.report import (
     GroupPart,
     PlanReport,
@@ -80,7 +81,7 @@ def text(report: PlanReport) -> str:
         f"KV groups (blocks and bytes of one request of {measured_with(report)})",
         *aligned(group_rows(report)),
         "",
-        f"Pools ({format_bytes(report.plan.bytes_per_block)} for each block id)",
+        f"Pools ({format_bytes(report.plan.bytes_per_block)} for each {unit(report.plan.shapes)})",
         *(f"  {line}" for part in report.pool_parts() for line in pools_of(part)),
         "",
         "What it costs, and what else could be had",
@@ -88,6 +89,11 @@ def text(report: PlanReport) -> str:
     ]
     lines += ["", *closing_lines(report)]
     return "\n".join(lines) + "\n"
+
+
+def unit(shapes: Iterable[PageShape]) -> str:
+    """What memory is counted in: a page is a block of every group, or several blocks of each."""
+    return "block" if all(shape == ONE_BLOCK for shape in shapes) else "page"
 
 
 def measured_with(report: PlanReport) -> str:
@@ -126,7 +132,7 @@ def group_rows(report: PlanReport) -> list[Row]:
     heads = [
         (
             group.block_size,
-            group.blocks,
+            _blocks(group.blocks, group.shape),
             capacity[index].idle_bytes / report.plan.bytes_per_block,
         )
         for index, group in enumerate(report.grouping.groups)
@@ -134,7 +140,11 @@ def group_rows(report: PlanReport) -> list[Row]:
     return group_table(report.group_parts(), heads)
 
 
-def group_table(parts: Iterable[GroupPart], heads: Sequence[tuple[int, int, float]]) -> list[Row]:
+def _blocks(blocks: int, shape: PageShape) -> str:
+    return str(blocks) if shape == ONE_BLOCK else f"{blocks}, {shape.blocks} a page"
+
+
+def group_table(parts: Iterable[GroupPart], heads: Sequence[tuple[int, str, float]]) -> list[Row]:
     """Header and rows. ``heads``: of each group tokens, blocks of a request, fraction idle."""
     rows: list[Row] = [
         ("group", "tokens", "blocks", "idle", "layers", "role", "kind", "backend", "page")
@@ -142,7 +152,7 @@ def group_table(parts: Iterable[GroupPart], heads: Sequence[tuple[int, int, floa
     shown: set[int] = set()
     for part in parts:
         tokens, blocks, idle = heads[part.group]
-        head = (str(part.group), str(tokens), str(blocks), f"{idle:.1%}")
+        head = (str(part.group), str(tokens), blocks, f"{idle:.1%}")
         page = format_bytes(part.page_bytes)
         if part.padding_bytes:
             page += f" ({format_bytes(part.padding_bytes)} padding)"
@@ -217,36 +227,42 @@ def _alternative(name: str, report: PlanReport, cost: Cost) -> Row:
 def served_text(
     bound: BoundPlan,
     request_tokens: int,
-    request_blocks: Sequence[int],
+    request_pages: Sequence[int],
     backends: Mapping[str, str],
 ) -> str:
     """Groups, pools and the cost of one request of a plan that an engine serves from.
 
     Args:
-        request_blocks: for each KV group the blocks that one request of ``request_tokens`` tokens
-            holds at most, as the scheduler admits it.
+        request_pages: for each KV group the pages that one request of ``request_tokens`` tokens
+            holds at most, as the scheduler admits it: blocks, where a page is a block.
         backends: backend by layer.
     """
     groups, block_bytes = bound.groups(), bound.bytes_per_block
     if not groups:
         return "KV cache plan: no layer keeps keys, values or states"
-    used = [sum(layout.used_bytes for layout in layouts) for layouts in groups]
-    heads = [
-        (layouts[0].tokens_per_block, blocks, 1 - held / block_bytes)
-        for layouts, blocks, held in zip(groups, request_blocks, used, strict=True)
+    used = [
+        shape.blocks * sum(layout.used_bytes for layout in layouts)
+        for layouts, shape in zip(groups, bound.shapes, strict=True)
     ]
-    blocks = sum(request_blocks)
-    held = sum(number * size for number, size in zip(request_blocks, used, strict=True))
-    padding = 1 - held / (blocks * block_bytes) if blocks else 0.0
-    at_once = (bound.num_blocks - NULL_BLOCKS) / max(1, blocks)
+    heads = [
+        (layouts[0].tokens_per_block, _blocks(pages * shape.blocks, shape), 1 - held / block_bytes)
+        for layouts, pages, held, shape in zip(
+            groups, request_pages, used, bound.shapes, strict=True
+        )
+    ]
+    pages = sum(request_pages)
+    held = sum(number * size for number, size in zip(request_pages, used, strict=True))
+    padding = 1 - held / (pages * block_bytes) if pages else 0.0
+    at_once = (bound.num_blocks - NULL_BLOCKS) / max(1, pages)
+    word = unit(bound.shapes)
     return "\n".join(
         (
-            f"KV cache plan: {count(len(groups), 'group')}, {count(bound.num_blocks, 'block')} of "
+            f"KV cache plan: {count(len(groups), 'group')}, {count(bound.num_blocks, word)} of "
             f"{format_bytes(block_bytes)}, {format_bytes(bound.total_bytes)} in all on each rank",
             *aligned(group_table(group_parts(groups, backends), heads)),
             *(f"  {pools_of(part)[0]}; {part.abbreviated}" for part in pool_parts(bound.pools)),
-            f"One request of {count(request_tokens, 'token')} takes {count(blocks, 'block')} "
-            f"({format_bytes(blocks * block_bytes)}, {padding:.1%} padding): {at_once:.2f} at once",
+            f"One request of {count(request_tokens, 'token')} takes {count(pages, word)} "
+            f"({format_bytes(pages * block_bytes)}, {padding:.1%} padding): {at_once:.2f} at once",
         )
     )
 

@@ -97,4 +97,18 @@ def drafts_with_transfer(facts: Facts) -> Iterator[Refusal]:
         )
 
 
-CHECKS = (block_size, OFFLOADING_OF_TENSORS, states_with_offload, drafts_with_transfer)
+SHARED_PAGES = Rule(
+    "layout",
+    lambda facts: facts.options.layout.shared_pages and not facts.host.shares_pages,
+    "layout.shared_pages is true: vLLM 0.30.0's workers copy blocks by ids that name no KV group",
+    "the option with vllm-ascend 0.23.0",
+    "leave layout.shared_pages out",
+)
+
+CHECKS = (
+    block_size,
+    SHARED_PAGES,
+    OFFLOADING_OF_TENSORS,
+    states_with_offload,
+    drafts_with_transfer,
+)

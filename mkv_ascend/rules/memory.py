@@ -105,7 +105,7 @@ def request_over_device(memory: Memory, plan: ServingPlan) -> Iterator[Refusal]:
     known = known_blocks(memory, plan)
     if known is None or plan.refusal(known[0]) is None:
         return
-    needed = sum(plan.admission_blocks) + 1
+    needed = sum(plan.admission_pages) + 1
     tokens, block = plan.inputs.request.tokens, plan.plan.bytes_per_block
     shorter = plan.shortened(known[0])
     fits = 0 if shorter is None else shorter.inputs.request.tokens

@@ -63,6 +63,7 @@ SERVED = {
     "a draft that eight ranks keep whole": pair(
         ours={"kv_cache": {"replicate_draft": True}}, decode_context_parallel=8, tensor_parallel=8
     ),
+    "pages that groups share": pair(ours={"layout": {"shared_pages": True}}),
     "shares": pair(decode_context_parallel=2, tensor_parallel=2, host=NEW),
     "V2": pair(runner="v2", host=NEW),
     "experts of a dense draft that move on V2": pair(runner="v2", host=NEW, enable_eplb=True),
@@ -371,6 +372,10 @@ REFUSED: dict[str, tuple[str, Facts]] = {
     "likeliest tokens of a class that says none": (
         "draft-option",
         pair({**HEAD, "architectures": ["GemmaForCausalLM"]}, options=LIKELIEST, **ON_V2),
+    ),
+    "pages that groups share on a host whose workers know no groups": (
+        "layout",
+        pair(ours={"layout": {"shared_pages": True}}, host=NEW),
     ),
     "a dtype of a cache that no draft has": (
         "draft-dtype",

@@ -170,6 +170,7 @@ def test_every_option_has_its_section_in_the_documentation() -> None:
         "layout.objective",
         "layout.max_padding_fraction",
         "layout.max_block_size",
+        "layout.shared_pages",
         "kv_cache.draft_dtype",
         "kv_cache.replicate_draft",
         "drafting.window",

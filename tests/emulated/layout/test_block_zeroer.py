@@ -16,6 +16,7 @@ from vllm_ascend.ops.triton import triton_utils
 from vllm_ascend.worker.utils import AscendKVBlockZeroer
 
 from mkv_ascend.layout.materialize import Materialized, materialize
+from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
 from mkv_ascend.layout.plan import make_plan
 from tests.support import hosts
 from tests.support.caches.layer_cases import (
@@ -30,12 +31,14 @@ from tests.support.caches.layer_cases import (
     planned,
     sparse,
 )
+from tests.support.caches.layouts import keys_and_values
 from tests.support.caches.stock_caches import NUM_BLOCKS, Layers
 
 pytestmark = pytest.mark.core
 
 PlannedBlockZeroer = hosts.module("kv_cache.block_zeroer").PlannedBlockZeroer
 MkvModelRunner = hosts.module("runner").MkvModelRunner
+named = hosts.module("kv_cache.page_shapes").named
 
 DEVICE = torch.device("npu:0")
 STATES: Layers = [("model.9.linear_attn", mamba(), None)]
@@ -157,3 +160,18 @@ def test_the_runner_zeroes_what_the_scheduler_asks_for() -> None:
     runner._zero_block_ids(BLOCKS)
     for cache in runner._cache_memory.caches.values():
         assert [zeroed_blocks(tensor) for tensor in tensors_of(cache)] == [BLOCKS] * len(cache)
+
+
+def test_blocks_are_zeroed_by_ids_of_their_group() -> None:
+    """Where groups share pages, block 3 of one group is other bytes than that of another."""
+    groups = [[keys_and_values("large", 4)], [keys_and_values("small", 1)]]
+    plan = make_plan(groups, shapes=[ONE_BLOCK, PageShape(2, 2)])
+    made = materialize(plan.bind(NUM_BLOCKS), DEVICE)
+    for raw in made.raw:
+        raw.fill_(1)
+    PlannedBlockZeroer(made.planes).zero_block_ids([named(1, 3), named(1, 9)])
+    for tensor in tensors_of(made.caches["small"]):
+        blocks = tensor.cpu().view(torch.int8).flatten(1).ne(0).any(1)
+        assert blocks.logical_not().nonzero().flatten().tolist() == [3, 9]
+    zeroed = sum(int(raw.cpu().eq(0).sum()) for raw in made.raw)
+    assert zeroed == 2 * groups[1][0].page_bytes

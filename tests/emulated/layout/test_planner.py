@@ -138,7 +138,7 @@ def served(planned):
     kinds = {layout.layer: layout.kind for layout in planned.plan.layers}
     return {
         "groups": [list(group.layers) for group in planned.plan.groups],
-        "admission_blocks": list(planned.admission_blocks),
+        "admission_blocks": list(planned.admission_pages),
         "layouts": {layout.layer: to_dict(layout) for layout in planned.plan.layers},
         "backends": {
             name: backend

@@ -10,11 +10,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mkv_ascend.layout.page_pool import PageShape
+
 UNKNOWN = -1
 """What a cell holds that was never written, or written by rows whose keys nobody may read."""
 NULL_BLOCK = 0
 Cell = tuple[int, str, int]
 """KV group, model, slot."""
+Block = tuple[int, int]
+"""KV group, id."""
+
+
+@dataclass(frozen=True)
+class PageOf:
+    """In which page a block of a group lies; without shapes each block id is a page."""
+
+    pages: int = 0
+    shapes: tuple[PageShape, ...] = ()
+
+    def __call__(self, group: int, block: int) -> int:
+        if not self.shapes:
+            return block
+        return block // self.shapes[group].per_stretch % self.pages
 
 
 class BookkeepingError(AssertionError):
@@ -41,17 +58,25 @@ class Owned:
     """The blocks that each request has in this step, by group and column."""
 
     blocks: dict[str, tuple[list[int], ...]]
-    places: dict[int, tuple[int, int]] = field(default_factory=dict)
-    owners: dict[int, set[str]] = field(default_factory=dict)
+    page_of: PageOf = PageOf()
+    places: dict[Block, tuple[int, int]] = field(default_factory=dict)
+    owners: dict[Block, set[str]] = field(default_factory=dict)
+    groups: dict[int, int] = field(default_factory=dict)
+    """The group that has each page."""
 
     def __post_init__(self) -> None:
         for request, groups in self.blocks.items():
             for group, blocks in enumerate(groups):
                 for column, block in enumerate(blocks):
                     if block != NULL_BLOCK:
-                        self._add(request, block, (group, column))
+                        self._add(request, (group, block), (group, column))
 
-    def _add(self, request: str, block: int, place: tuple[int, int]) -> None:
+    def _add(self, request: str, block: Block, place: tuple[int, int]) -> None:
+        page = self.page_of(*block)
+        if page == 0 or self.groups.setdefault(page, place[0]) != place[0]:
+            raise BookkeepingError(
+                f"page {page} is of group {self.groups.get(page)} and {place[0]}"
+            )
         owners = self.owners.setdefault(block, set())
         if request in owners or self.places.setdefault(block, place) != place:
             raise BookkeepingError(
@@ -64,15 +89,15 @@ class Owned:
 class Cells:
     """The caches of all layers; those of one group and one model stand for each other.
 
-    A block belongs to one group at a time. Groups share memory, so that a group's first write to
-    a block destroys what another group had in it.
+    A page belongs to one group at a time. Groups share memory, so that a group's first write to
+    a page destroys what another group had in it.
     """
 
     def __init__(self, block_sizes: Sequence[int]) -> None:
         self.block_sizes = tuple(block_sizes)
         self.owned = Owned({})
-        self._blocks: dict[int, tuple[int, dict[Cell, int]]] = {}
-        """Block -> the group that wrote to it last, and the prefix in each of its cells."""
+        self._pages: dict[int, tuple[int, dict[Cell, int]]] = {}
+        """Page -> the group that wrote to it last, and the prefix in each of its cells."""
         self._writers: dict[Cell, str] = {}
         """Of this step: who wrote to a cell."""
         self._readers: dict[Cell, set[str]] = {}
@@ -102,16 +127,17 @@ class Cells:
                 counts on what is there.
         """
         block = slot // self.block_sizes[group]
-        place = self.owned.places.get(block, (None, None))
-        owners = self.owned.owners.get(block, set())
+        place = self.owned.places.get((group, block), (None, None))
+        owners = self.owned.owners.get((group, block), set())
         if place[0] != group or request not in owners:
             raise BookkeepingError(
                 f"{request} writes to block {block} in group {group}, which is at {place} of "
                 f"{sorted(owners)}"
             )
-        if self._blocks.get(block, (None, None))[0] != group:
-            self._blocks[block] = group, {}
-        cells, cell = self._blocks[block][1], (group, model, slot)
+        page = self.owned.page_of(group, block)
+        if self._pages.get(page, (None, None))[0] != group:
+            self._pages[page] = group, {}
+        cells, cell = self._pages[page][1], (group, model, slot)
         writer = self._writers.setdefault(cell, request)
         # A block may be found by another request in the step in which it is filled.
         readers = self._readers.get(cell, set()) & owners - {request}
@@ -132,7 +158,7 @@ class Cells:
             BookkeepingError: it was not written for this prefix, or is gone.
         """
         block = slot // self.block_sizes[group]
-        writer, cells = self._blocks.get(block, (group, {}))
+        writer, cells = self._pages.get(self.owned.page_of(group, block), (group, {}))
         found = cells.get((group, model, slot), UNKNOWN) if writer == group else UNKNOWN
         if found != prefix or block == NULL_BLOCK:
             raise BookkeepingError(

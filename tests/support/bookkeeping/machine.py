@@ -30,7 +30,7 @@ from tests.support.bookkeeping.worker import Done, Worker
 SEEDS = st.integers(0, 2**32 - 1)
 STEMS = [[(stem + place * (1 + stem)) % VOCABULARY for place in range(32)] for stem in range(2)]
 """What prompts begin with, so that requests share prefixes."""
-MOST_STEPS = 400
+MOST_STEPS = 1600
 """More than all requests of a run take."""
 
 
@@ -111,13 +111,21 @@ class Engine:
     def owned(self) -> Owned:
         """The blocks of all requests, no block of which is in two places."""
         manager = self.scheduler.kv_cache_manager
-        return Owned({name: manager.get_block_ids(name) for name in self.scheduler.requests})
+        blocks = {name: manager.get_block_ids(name) for name in self.scheduler.requests}
+        return Owned(blocks, self.core.page_of)
 
     def check(self) -> None:
         """Blocks that are free belong to nobody, and blocks of requests are not free."""
         self.is_sound = False
-        owners = self.owned().owners
+        owned = self.owned()
         pool = self.core.pool
+        if self.core.pair.shapes:
+            self._check_pages(owned)
+            self.is_sound = True
+            return
+        owners: dict[int, set[str]] = {}
+        for (_, number), names in owned.owners.items():
+            owners.setdefault(number, set()).update(names)
         free = {block.block_id for block in pool.free_block_queue.get_all_free_blocks()}
         for block in pool.blocks:
             number = block.block_id
@@ -130,6 +138,24 @@ class Engine:
                     f"{'free' if number in free else 'not free'}; {users} requests have it"
                 )
         self.is_sound = True
+
+    def _check_pages(self, owned: Owned) -> None:
+        """As ``check``, where blocks lie in pages."""
+        pages = self.core.pool.pages
+        seen = 0
+        for block in pages.blocks():
+            users = len(owned.owners.get((block.page.group, block.block_id), ()))
+            seen += users > 0
+            if block.ref_cnt != users or pages._is_free(block) != (users == 0):
+                raise BookkeepingError(
+                    f"block {block.block_id} of group {block.page.group} is counted "
+                    f"{block.ref_cnt} times; {users} requests have it"
+                )
+        if seen != len(owned.owners) or pages.used_pages != len(owned.groups):
+            raise BookkeepingError(
+                f"{pages.used_pages} pages are used, {len(owned.groups)} are owned, with {seen} of "
+                f"{len(owned.owners)} blocks"
+            )
 
     def drain(self, seed: int) -> None:
         """Go on until no request is left; then every block is free again."""

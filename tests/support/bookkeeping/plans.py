@@ -28,10 +28,14 @@ from vllm.v1.engine import core
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
+from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages, page_shapes_of
+from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.patching import _owner, replaced
 from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.page_pool import PageShape
 from tests.support import hosts
+from tests.support.bookkeeping.cells import PageOf
 from tests.support.caches import kv_configs
 
 layer_facts = hosts.module("kv_cache.layer_facts")
@@ -78,13 +82,17 @@ def states(k: int) -> Any:
 
 @dataclass(frozen=True)
 class Pair:
-    """Specs of the layers of a target and its draft; ``method`` as of the speculative options."""
+    """Specs of the layers of a target and its draft; ``method`` as of the speculative options.
+
+    ``shapes``: of the groups in turn, where blocks lie in pages that groups share.
+    """
 
     target: tuple[Callable[[int], Any], ...]
     draft: tuple[Callable[[int], Any], ...]
     method: str = "draft_model"
     k: int = 3
     caching: bool = True
+    shapes: tuple[PageShape, ...] = ()
 
 
 def _of(make: Callable[..., Any], *arguments: Any) -> Callable[[int], Any]:
@@ -93,7 +101,7 @@ def _of(make: Callable[..., Any], *arguments: Any) -> Callable[[int], Any]:
 
 FULL, WIDE, MLA = _of(full), _of(full, 4), _of(mla)
 SHORT, LONG = _of(window, 6), _of(window, 13)
-PAIRS = {
+_ALL_PAIRS = {
     "one group": Pair((FULL, FULL), (FULL,)),
     "dense and windows": Pair((FULL, SHORT, SHORT), (WIDE, SHORT)),
     "mla, draft of windows": Pair((MLA, MLA), (_of(window, 6, 4), _of(window, 6, 4))),
@@ -102,6 +110,29 @@ PAIRS = {
     "head": Pair((FULL, SHORT), (FULL,), method="eagle3"),
     "head of windows": Pair((FULL, FULL), (SHORT,), method="eagle3", k=2),
     "mask tokens": Pair((FULL, SHORT), (FULL,), method="dflash"),
+    "pages of dense and windows": Pair(
+        (FULL, SHORT, SHORT), (WIDE, SHORT), shapes=(PageShape(2, 2), PageShape(3, 1))
+    ),
+    "pages of three groups": Pair(
+        (FULL, FULL),
+        (WIDE, SHORT, LONG),
+        k=4,
+        shapes=(PageShape(3, 1), PageShape(1, 2), PageShape(), PageShape(1, 4)),
+    ),
+    "pages of states": Pair(
+        (states, states, FULL),
+        (WIDE,),
+        caching=False,
+        shapes=(PageShape(2, 1), PageShape(1, 3)),
+    ),
+    "pages of a head": Pair(
+        (FULL, SHORT), (FULL,), method="eagle3", shapes=(PageShape(1, 4), PageShape(4, 1))
+    ),
+}
+PAIRS = {
+    name: pair
+    for name, pair in _ALL_PAIRS.items()
+    if not pair.shapes or adapter().RULES.shares_pages
 }
 
 
@@ -246,6 +277,11 @@ class Core:
         """vLLM's block pool."""
         return self.scheduler.kv_cache_manager.block_pool
 
+    @property
+    def page_of(self) -> PageOf:
+        """Where blocks lie in pages."""
+        return PageOf(self.caches.num_blocks, page_shapes_of(self.caches))
+
     def groups_of(self, role: Role) -> list[int]:
         """KV groups in which the model of this role has layers."""
         return [
@@ -267,6 +303,8 @@ def make_core(pair: Pair, asynchronous: bool, spare_blocks: int) -> Core:
     caches = generate_scheduler_kv_cache_config(
         core.get_kv_cache_configs(config, [specs_of(pair)], [2**24])
     )
+    if pair.shapes:
+        caches = _share_pages(pair, caches, config.num_lookahead_tokens, asynchronous, spare_blocks)
     config.cache_config.num_gpu_blocks = caches.num_blocks
     _set_block_size(config.cache_config, caches.kv_cache_groups)
     block_size, hashed = core.resolve_kv_cache_block_sizes(caches, config)
@@ -275,6 +313,25 @@ def make_core(pair: Pair, asynchronous: bool, spare_blocks: int) -> Core:
         config, caches, _Grammars(), block_size, hash_block_size=hashed, mm_registry=_NoImages()
     )
     return Core(pair, config, caches, scheduler, core.get_request_block_hasher(hashed, sha256))
+
+
+def _share_pages(pair: Pair, caches: Any, ahead: int, asynchronous: bool, spare: int) -> Any:
+    """Say how blocks lie in pages, and give as many as a request of the largest length needs."""
+    in_flight = MOST_TOKENS * (1 + asynchronous)
+    pages, shapes = 1 + spare // 2, []
+    for index, group in enumerate(caches.kv_cache_groups):
+        shape = pair.shapes[index % len(pair.shapes)]
+        spec = group.kv_cache_spec
+        shapes.append(shape)
+        blocks = -(-(MAX_LENGTH + ahead) // BLOCK)
+        if isinstance(spec, MambaSpec):
+            blocks = 1 + spec.num_speculative_blocks
+        elif isinstance(spec, SlidingWindowSpec):
+            blocks = min(blocks, 2 + (spec.sliding_window + ahead + in_flight) // BLOCK)
+        pages += -(-blocks // shape.blocks)
+    return KVCacheConfigOfPages(
+        pages, caches.kv_cache_tensors, caches.kv_cache_groups, tuple(shapes)
+    )
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from benchmarks.kv_layout import (
     below,
     figures,
     published_figures,
+    summary,
 )
 from benchmarks.models import load_pair, load_pair_of_pages
 from benchmarks.published_pairs import PAIRS
@@ -30,6 +31,20 @@ def test_published_pairs_are_rows_without_vllms_part() -> None:
     assert row.keys() == figures(ROWS[4], RAISES).keys()
     assert (row["table"], row["vllm"]) == (None, None)
     assert PAIRS[0].name in as_table({"rows": [row]})
+
+
+def test_the_summary_counts_pairs_by_default_and_in_shared_pages() -> None:
+    rows = [figures(row, RAISES) for row in ROWS[:3]]
+    shared = [row["shared"] for row in rows]
+    assert [part["groups"] for part in shared] == [2, 5, 4]
+    assert max(part["over_ideal"] for part in shared) <= 1.01
+    assert all(0 < part["page_mib"] <= 256 for part in shared)
+    found = summary(rows)
+    assert (found["balanced"]["near_ideal"], found["balanced"]["groups"]) == (0, 26)
+    assert (found["shared"]["near_ideal"], found["shared"]["groups"]) == (3, 11)
+    assert found["balanced"]["worst"] == max(row["over_ideal"] for row in rows) > 1.13
+    last = as_table({"rows": rows}).splitlines()[-1]
+    assert last.startswith("shared: near_ideal 3, ")
 
 
 def test_the_goal_is_the_better_of_both_figures() -> None:

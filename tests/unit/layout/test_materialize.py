@@ -184,9 +184,10 @@ def test_alignment_is_in_the_budget() -> None:
 def test_planes_have_every_byte_of_every_block_once(kv_transfer: bool) -> None:
     plan = make_plan(small_hybrid(), kv_transfer=kv_transfer)
     made = materialize(plan.bind(NUM_BLOCKS), CPU)
-    assert {plane.shape[0] for plane in made.planes} == {NUM_BLOCKS}
-    assert sum(plane.shape[1] for plane in made.planes) == plan.bytes_per_block
-    for plane in made.planes:
+    (planes,) = made.planes
+    assert {plane.shape[0] for plane in planes} == {NUM_BLOCKS}
+    assert sum(plane.shape[1] for plane in planes) == plan.bytes_per_block
+    for plane in planes:
         plane[3] += 1
     for layer, cache in made.caches.items():
         for part, tensor in enumerate(tensors_of(cache)):
@@ -208,7 +209,7 @@ def test_all_of_it_is_on_the_device_that_is_asked_for(kv_transfer: bool) -> None
     plan = make_plan(small_hybrid(), kv_transfer=kv_transfer)
     made = materialize(plan.bind(NUM_BLOCKS), torch.device("meta"))
     caches = [tensor for cache in made.caches.values() for tensor in tensors_of(cache)]
-    assert {tensor.device.type for tensor in (*caches, *made.raw, *made.planes)} == {"meta"}
+    assert {tensor.device.type for tensor in (*caches, *made.raw, *made.planes[0])} == {"meta"}
 
 
 def test_a_dtype_of_torch_is_that_of_its_name() -> None:

@@ -17,9 +17,10 @@ from mkv_ascend.layout.component import (
     Storage,
     TokenExtent,
 )
-from mkv_ascend.layout.grouping import GroupingOptions
+from mkv_ascend.layout.grouping import GroupingError, GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost, Objective
+from mkv_ascend.layout.page_pool import ONE_BLOCK
 from mkv_ascend.layout.planning import (
     CachedLayer,
     PlanInputs,
@@ -143,6 +144,28 @@ def test_only_layers_whose_kernels_split_blocks_get_others(
     assert group.block_size == block_size
 
 
+def test_pages_that_groups_share_keep_to_the_hash() -> None:
+    """Windows get the smaller blocks of their kernels that it divides."""
+    layouts = [
+        keys_and_values("a", 2, 64, block=256, kernel_block=64),
+        keys_and_values("b", 1, 64, block=256, kernel_block=64),
+    ]
+    given = inputs(CachedLayer(layouts[0], FULL), CachedLayer(layouts[1], WINDOW))
+    block_sizes = []
+    for hashed in (None, 128):
+        options = GroupingOptions(shared_pages=True, hash_block_size=hashed, max_block_size=256)
+        planned = plan(replace(given, options=options))
+        grouping = planned.grouping
+        assert max(group.shape.blocks for group in grouping.groups) > 1
+        assert grouping.block_bytes == planned.plan.bytes_per_block
+        block_sizes.append([group.block_size for group in grouping.groups])
+    assert block_sizes == [[256, 64], [256, 128]]
+    with pytest.raises(GroupingError, match="hash_block_size 96"):
+        plan(replace(given, options=replace(options, hash_block_size=96)))
+    alone = plan(replace(given, options=options, kv_transfer=True)).grouping
+    assert {group.shape for group in alone.groups} == {ONE_BLOCK}
+
+
 def test_layers_of_which_each_rank_keeps_all_keys_keep_their_blocks() -> None:
     """A block of theirs has the tokens of as many blocks as there are ranks."""
     whole = keys_and_values("a", 1, 64, block=512, kernel_block=512)
@@ -170,14 +193,14 @@ def test_layers_without_a_cache_read_that_of_their_owner() -> None:
 def test_requests_at_once_are_none_without_a_block_and_whole_with_one_each() -> None:
     one = Retention(RetentionKind.STATE, 1)
     planned = plan(inputs(CachedLayer(states("a", (3, 64), (8, 16, 16)), one)))
-    assert planned.admission_blocks == (1,)
+    assert planned.admission_pages == (1,)
     assert [planned.max_concurrency(blocks) for blocks in (0, 1, 3)] == [0.0, 0.0, 2.0]
 
 
 def test_admission_counts_steps_of_the_scheduler() -> None:
     planned = plan(replace(inputs(dense("t"), dense("w", WINDOW)), groups=(("t",), ("w",))))
     # 255 + 512 tokens of the window, and one block more.
-    assert planned.admission_blocks == (8, 7)
+    assert planned.admission_pages == (8, 7)
     assert planned.num_blocks(16 * 32 * 1024 + 1) == 16
     assert planned.max_concurrency(16) == 1.0
     assert planned.refusal(16) is None

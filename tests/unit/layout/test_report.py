@@ -92,7 +92,7 @@ def test_json_says_what_was_asked_and_what_it_costs() -> None:
         "blocks": sum(group.blocks for group in grouping.groups),
         "bytes": grouping.cost.held_bytes,
         "needed_bytes": grouping.cost.needed_bytes,
-        "admission_blocks": sum(report.planned.admission_blocks),
+        "admission_blocks": sum(report.planned.admission_pages),
     }
     assert plain["objective"] == "least_memory"
     assert plain["exhaustive"] is True
@@ -137,7 +137,7 @@ def test_json_has_every_layer_with_its_bytes() -> None:
         assert group["blocks"] == held.blocks
         assert group["has_draft"] == held.has_draft
     admitted = [group["admission_blocks"] for group in plain["groups"]]
-    assert admitted == list(report.planned.admission_blocks)
+    assert admitted == list(report.planned.admission_pages)
 
 
 def test_pools_have_their_reason() -> None:
@@ -215,7 +215,7 @@ def test_a_plan_without_layers_has_no_line_and_no_drawing_of_any() -> None:
     """As of a model without a cache, in groups that vLLM gives."""
     empty = plan(PlanInputs((), REQUEST, 4, GroupingOptions(), groups=()))
     report = PlanReport(planned=empty, subjects=(), memory_bytes=None, other_absent="nobody asked")
-    assert "Pools (0 B for each block id)\n\n" in text(report)
+    assert "Pools (0 B for each block)\n\n" in text(report)
     assert "What a block holds (0 B)" in html(report)
 
 

@@ -260,7 +260,7 @@ def _served(
         blocks = memory.blocks or (None if cache is None else planned.num_blocks(cache))
         answer |= {
             "bytes_per_block": block,
-            "request_bytes": sum(planned.admission_blocks) * block,
+            "request_bytes": sum(planned.admission_pages) * block,
             "cache_bytes": cache,
             "basis": "--num-gpu-blocks-override" if memory.blocks else memory.basis,
             "blocks": blocks,

@@ -17,12 +17,12 @@ from vllm.v1.kv_cache_interface import MambaSpec
 
 from mkv_ascend.adapters.common.kv_cache import kv_groups, planned_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tied_facts
-from mkv_ascend.adapters.common.kv_cache.planned_caches import blocks_of_request
+from mkv_ascend.adapters.common.kv_cache.planned_caches import pages_of_request
 from mkv_ascend.adapters.patching import expect
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, never_held
 from mkv_ascend.layout.objective import MIB
 from mkv_ascend.layout.planning import ServingPlan, plan
-from mkv_ascend.layout.pooling import bytes_per_block
+from mkv_ascend.layout.pooling import page_bytes
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -52,16 +52,13 @@ def our_groups(
 
 
 def pool_bytes_per_block(original: Any, groups: Groups) -> int:
-    """Bytes of one block over all pools; for ``_pool_bytes_per_block``."""
+    """Bytes of one page over all pools; for ``_pool_bytes_per_block``."""
     if not planned_groups.are_planned(groups):
         return int(original(groups))
     # vLLM does not pass its configuration here; these bytes do not depend on it.
-    return bytes_per_block(
-        [
-            [kv_groups.layout_of_spec(spec) for spec in kv_groups.specs_by_layer(group).values()]
-            for group in groups
-        ]
-    )
+    specs = [list(kv_groups.specs_by_layer(group).values()) for group in groups]
+    shapes = list(map(kv_groups.shape_of_group, groups))
+    return page_bytes([list(map(kv_groups.layout_of_spec, own)) for own in specs], shapes)
 
 
 def plan_for(config: VllmConfig, groups: Groups, available_memory: int) -> tuple[ServingPlan, int]:
@@ -72,8 +69,11 @@ def plan_for(config: VllmConfig, groups: Groups, available_memory: int) -> tuple
 
 
 def blocks_of_one_request(config: VllmConfig, groups: Groups) -> int:
-    """Blocks of all groups that vLLM admits a request of ``max_model_len`` with."""
-    return sum(blocks_of_request(group.kv_cache_spec, config) for group in groups)
+    """Pages of all groups that vLLM admits a request of ``max_model_len`` with."""
+    return sum(
+        pages_of_request(group.kv_cache_spec, config, kv_groups.shape_of_group(group))
+        for group in groups
+    )
 
 
 def blocks_asked_for(config: VllmConfig, groups: Groups) -> int:

@@ -28,11 +28,13 @@ from mkv_ascend.adapters.common.kv_cache.layer_facts import (
     tied_facts,
     with_block_size,
 )
+from mkv_ascend.adapters.common.kv_cache.page_shapes import page_shape, with_shape
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.page_pool import PageShape
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, recurrent_table
 from mkv_ascend.layout.recipes import layout_of, tokens_per_row
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
@@ -58,6 +60,11 @@ def specs_by_layer(group: KVCacheGroupSpec) -> dict[str, Any]:
     return dict.fromkeys(group.layer_names, spec)
 
 
+def shape_of_group(group: KVCacheGroupSpec) -> PageShape:
+    """How many blocks of the group a page holds."""
+    return page_shape(next(iter(specs_by_layer(group).values()), None))
+
+
 def layout_of_spec(spec: Any) -> LayerLayout:
     """The layout of a layer from its spec and the facts that are tied to it."""
     facts = tied_facts(spec)
@@ -69,7 +76,7 @@ def inputs_to_search(config: VllmConfig, specs: Specs) -> PlanInputs:
     """Inputs of a plan whose groups are searched for, from the specs that the layers gave."""
     own = {name: _unpadded(first_form(spec)) for name, spec in specs.items()}
     layers = tuple(_cached_layer(config, spec, layout_of_spec(spec)) for spec in own.values())
-    return _inputs(config, layers, None)
+    return _inputs(config, layers)
 
 
 def given_inputs(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> PlanInputs:
@@ -83,7 +90,7 @@ def given_inputs(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> Plan
         for group in specs
         for spec in group.values()
     )
-    return _inputs(config, layers, tuple(tuple(group) for group in specs))
+    return _given(_inputs(config, layers), specs)
 
 
 def inputs_of_layouts(
@@ -91,15 +98,28 @@ def inputs_of_layouts(
     specs: Sequence[Specs],
     layouts: Mapping[str, LayerLayout],
     aliases: Mapping[str, str],
+    shapes: Sequence[PageShape],
 ) -> PlanInputs:
-    """As ``given_inputs``, where the layouts are known otherwise. ``specs``: by group and layer."""
+    """As ``given_inputs``, where the layouts are known otherwise.
+
+    Args:
+        specs: by group and layer.
+        shapes: blocks in a page, by group.
+    """
     layers = tuple(
         _cached_layer(config, spec, layouts[name])
         for group in specs
         for name, spec in group.items()
     )
-    given = _inputs(config, layers, tuple(tuple(group) for group in specs if group))
-    return replace(given, aliases=tuple(aliases.items()))
+    kept = [(group, shape) for group, shape in zip(specs, shapes, strict=True) if group]
+    given = _given(_inputs(config, layers), [group for group, _ in kept])
+    return replace(given, aliases=tuple(aliases.items()), shapes=tuple(shape for _, shape in kept))
+
+
+def _given(inputs: PlanInputs, specs: Sequence[Specs]) -> PlanInputs:
+    """``inputs`` with the groups of these specs, and what a page holds of each."""
+    shapes = tuple(page_shape(next(iter(group.values()))) for group in specs)
+    return replace(inputs, groups=tuple(tuple(group) for group in specs), shapes=shapes)
 
 
 def _tokens_hashed_at_a_time(cache: Any) -> int | None:
@@ -108,11 +128,7 @@ def _tokens_hashed_at_a_time(cache: Any) -> int | None:
     return found or getattr(cache, "hash_block_size", None)
 
 
-def _inputs(
-    config: VllmConfig,
-    layers: tuple[CachedLayer, ...],
-    groups: tuple[tuple[str, ...], ...] | None,
-) -> PlanInputs:
+def _inputs(config: VllmConfig, layers: tuple[CachedLayer, ...]) -> PlanInputs:
     layout = options_of(config).layout
     options = GroupingOptions(
         layout.objective,
@@ -120,6 +136,8 @@ def _inputs(
         max_block_size=layout.max_block_size,
         hash_block_size=_tokens_hashed_at_a_time(config.cache_config),
         prefix_caching=config.cache_config.enable_prefix_caching,
+        # A stage of a pipeline that has no layer of a group does not know its shape.
+        shared_pages=layout.shared_pages and config.parallel_config.pipeline_parallel_size == 1,
     )
     speculative = config.speculative_config
     drafted = 0 if speculative is None else speculative.num_speculative_tokens
@@ -130,7 +148,6 @@ def _inputs(
         Request(config.model_config.max_model_len, 1 + drafted),
         _tokens_in_flight(config),
         options,
-        groups,
         keep_block_sizes=transfers,
         kv_transfer=transfers,
     )
@@ -243,15 +260,16 @@ def merge_groups(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
             list(group.layers),
             UniformTypeKVCacheSpecs(
                 block_size=_block_size(group, specs[group.layers[0]]),
-                kv_cache_specs={
-                    name: with_block_size(specs[name], _block_size(group, specs[name]))
-                    for name in group.layers
-                },
+                kv_cache_specs={name: _of_group(group, specs[name]) for name in group.layers},
             ),
             is_eagle_group=shifted and group.has_draft,
         )
         for group in grouping.groups
     ]
+
+
+def _of_group(group: Group, spec: Any) -> Any:
+    return with_shape(with_block_size(spec, _block_size(group, spec)), group.shape)
 
 
 def _block_size(group: Group, spec: Any) -> int:

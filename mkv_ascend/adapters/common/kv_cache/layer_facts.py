@@ -94,10 +94,10 @@ def with_block_size(spec: Any, block_size: int) -> Any:
     """``spec`` with another block size; the copy keeps its facts and its first form."""
     if spec.block_size == block_size:
         return spec
-    copy = spec.copy_with_new_block_size(block_size)
-    tie(copy, tied_facts(spec))
-    object.__setattr__(copy, _FIRST_FORM, first_form(spec))
-    return copy
+    changed = spec.copy_with_new_block_size(block_size)
+    tie(changed, tied_facts(spec))
+    object.__setattr__(changed, _FIRST_FORM, first_form(spec))
+    return changed
 
 
 def first_form(spec: Any) -> Any:

@@ -17,9 +17,11 @@ from vllm.v1.kv_cache_interface import (
     KVCacheTensor,
 )
 
-from mkv_ascend.adapters.common.kv_cache import engine_planning, planned_groups
+from mkv_ascend.adapters.common.kv_cache import engine_planning, kv_groups, planned_groups
+from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages
 from mkv_ascend.adapters.patching import patch
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_transfer
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.page_blocks import share_pages
 from mkv_ascend.layout.admission import NULL_BLOCKS
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         "vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups",
         "vllm.v1.core.kv_cache_utils:get_max_concurrency_for_kv_cache_config",
         "vllm.v1.core.kv_cache_utils:_check_enough_kv_cache_memory",
+        "vllm.v1.core.kv_cache_manager:KVCacheManager.__init__",
     ),
     reads=(
         "vllm.v1.core.kv_cache_utils:get_kv_cache_configs",
@@ -51,9 +54,12 @@ if TYPE_CHECKING:
     "pages then need their own counting of blocks, memory and concurrency, which comes from the "
     "plan. The memory check lets start engines that have no block for vLLM's own null block, whose "
     "first long request waits for ever. And keys of one size with values of several count as one "
-    "spec, the first layer's.",
+    "spec, the first layer's. The scheduler's block pool follows the plan, too (page_blocks.py).",
     until="vLLM groups layers of unlike pages, or the grouping is a hook of the platform",
-    test="tests/emulated/layout/test_layout_groups.py",
+    test=(
+        "tests/emulated/layout/test_layout_groups.py",
+        "tests/emulated/layout/test_shared_pages.py",
+    ),
 )
 def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     """Our groups, or vLLM's.
@@ -102,7 +108,9 @@ def get_kv_cache_config_from_groups(
         )
         for pool in planned.plan.pools
     ]
-    return KVCacheConfig(num_blocks, tensors, planned_groups.as_vllm_has_them(groups))
+    shapes = tuple(map(kv_groups.shape_of_group, groups))
+    seen = planned_groups.as_vllm_has_them(groups)
+    return KVCacheConfigOfPages(num_blocks, tensors, seen, shapes)
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups")
@@ -122,6 +130,13 @@ def get_max_concurrency_for_kv_cache_config(
     """Number of requests of full length that fit at once."""
     groups = kv_cache_config.kv_cache_groups
     return kv_cache_config.num_blocks / engine_planning.blocks_of_one_request(vllm_config, groups)
+
+
+@our_groups.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")
+def _give_pages(original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
+    """The scheduler's block pool, of pages where the groups say how their blocks lie in them."""
+    original(manager, *args, **kwargs)
+    share_pages(manager)
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:_check_enough_kv_cache_memory")

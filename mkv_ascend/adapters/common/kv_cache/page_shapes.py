@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many blocks of each KV group a page holds, on the way from the plan to pool and workers.
+
+The planner chooses it with the groups. Until vLLM has made its configuration, each layer's spec
+says it of its group. Then the configuration does, for the scheduler's pool and the workers'
+tensors: specs are made anew in many places, and the two must never differ.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.v1.kv_cache_interface import KVCacheConfig
+
+from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+
+_ATTRIBUTE = "mkv_ascend_page_shape"
+_ID_BITS = 32
+
+
+def with_shape(spec: Any, shape: PageShape) -> Any:
+    """``spec``, or a copy that says how many blocks of its group a page holds."""
+    if page_shape(spec) == shape:
+        return spec
+    shaped = copy.copy(spec)
+    object.__setattr__(shaped, _ATTRIBUTE, shape)
+    return shaped
+
+
+def page_shape(spec: Any) -> PageShape:
+    """How many blocks of this layer's group a page holds."""
+    shape = getattr(spec, _ATTRIBUTE, ONE_BLOCK)
+    assert isinstance(shape, PageShape)
+    return shape
+
+
+@dataclass
+class KVCacheConfigOfPages(KVCacheConfig):
+    """vLLM's configuration with the shape of each group.
+
+    A field, since adapters and hosts make configurations anew by ``dataclasses.replace``.
+    """
+
+    page_shapes: tuple[PageShape, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert len(self.page_shapes) == len(self.kv_cache_groups)
+
+
+def page_shapes_of(kv_cache_config: KVCacheConfig) -> tuple[PageShape, ...]:
+    """The shape of each group; one block to a page where nothing was said."""
+    if isinstance(kv_cache_config, KVCacheConfigOfPages):
+        return kv_cache_config.page_shapes
+    return (ONE_BLOCK,) * len(kv_cache_config.kv_cache_groups)
+
+
+def named(group: int, block_id: int) -> int:
+    """One number for a group's block, as the worker is told of it."""
+    return (group << _ID_BITS) | block_id
+
+
+def ids_by_group(names: Iterable[int]) -> dict[int, list[int]]:
+    """The ids of named blocks, by their group."""
+    found: dict[int, list[int]] = {}
+    for name in names:
+        found.setdefault(name >> _ID_BITS, []).append(name & (1 << _ID_BITS) - 1)
+    return found

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans pages that groups share: which layers are a group, and how pages are cut for each.
+
+Memory is N pages; a page is a stretch of every plane, and plane p, ``planes[p]`` bytes wide, lies
+at ``N * sum(planes[:p])``. A page has one group as its owner at a time. Each component of a group,
+``c`` bytes a block, is one contiguous tensor over ``stretches`` neighbouring planes of width
+``per_stretch * c``, and block ``(s * N + page) * per_stretch + j`` lies in ``page``. Components
+take planes of their width in the order of layers, from the first one on. The choice of widths and
+stretches is in ``page_fitting``; here layers are sorted into groups.
+
+Layers that keep the same tokens are one group at first. Groups are then split, by sizes of
+components or in equal parts, for as long as a split lowers the price (``page_fitting.Limits``).
+A group with a window may get smaller blocks instead, which hold less beyond it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from mkv_ascend.layout.grouping import (
+    Group,
+    check_names,
+    group_of,
+    multiples_of_hash,
+    targets_first,
+)
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.objective import PRICE_OF_A_GROUP
+from mkv_ascend.layout.page_fitting import Demand, Fit, Limits, best_fit, least_price
+from mkv_ascend.layout.requirements import LayerRequirements
+from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+
+USUAL_MEMORY = 48 * 2**30
+"""Bytes for all pages, where they are not known."""
+LARGEST_PAGE = 256 * 2**20
+"""Bytes. A larger page is taken only where one block of each group fills it."""
+USUAL_MOST_GROUPS = 6
+"""No more groups than these come from splits."""
+MOST_EXTRA_GROUPS = 3
+"""Beyond one for each way of keeping tokens; where that is more than ``USUAL_MOST_GROUPS``."""
+MOST_FITS = 32
+"""Splits that are tried, in all."""
+MOST_SIZES = 3
+"""Layers with more unlike sizes of components are not split by these."""
+BY_SIZES = 0
+"""A way of splitting: layers with components of one size. Others are a number of equal parts."""
+
+
+@dataclass(frozen=True)
+class PagePlan:
+    """``planes``: bytes of each plane in one page, ascending."""
+
+    planes: tuple[int, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page."""
+        return sum(self.planes)
+
+    @property
+    def held_bytes(self) -> float:
+        """Bytes that a request holds in the long run: requests share pages."""
+        return sum(group.blocks / group.shape.blocks for group in self.groups) * self.page_bytes
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Layers that are to be one group, in any order, in blocks of one size."""
+
+    layers: tuple[LayerRequirements, ...]
+    block_size: int
+
+    @cached_property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """Bytes of a component in one block, and how many there are, ascending."""
+        found = Counter(
+            size for need in self.layers for size in need.component_bytes(self.block_size)
+        )
+        return tuple(sorted(found.items()))
+
+    def demand(self, request: Request) -> Demand:
+        """The part as the fit sees it."""
+        return Demand(self.sizes, self.layers[0].retention.blocks(self.block_size, request))
+
+    @cached_property
+    def splits(self) -> dict[int, tuple[_Part, ...]]:
+        """In two and in three parts of layers in turn; by sizes of components (``BY_SIZES``)."""
+        unlike: dict[tuple[int, ...], list[LayerRequirements]] = {}
+        for need in self.layers:
+            unlike.setdefault(need.component_bytes(self.block_size), []).append(need)
+        found: dict[int, list[list[LayerRequirements]]] = {}
+        if 1 < len(unlike) <= MOST_SIZES:
+            found[BY_SIZES] = list(unlike.values())
+        # Layers of one size in turn, and of the next from where these ended.
+        ordered = [need for some in unlike.values() for need in some]
+        for number in (2, 3):
+            if len(ordered) >= 2 * number:
+                found[number] = [ordered[place::number] for place in range(number)]
+        return {
+            way: tuple(_Part(tuple(some), self.block_size) for some in split)
+            for way, split in found.items()
+        }
+
+    def finer(self, request: Request, hash_block_size: int | None) -> _Part | None:
+        """The same in the smaller blocks that hold least of a window; None where none does."""
+        retention = self.layers[0].retention
+        if retention.kind not in (RetentionKind.WINDOW, RetentionKind.CHUNK):
+            return None
+        common = set.intersection(*(set(need.block_sizes) for need in self.layers))
+        divisors = [size for size in common if self.block_size % size == 0]
+        sizes = multiples_of_hash(self.layers[0], divisors, hash_block_size)
+        best = min(sizes, key=lambda size: (size * retention.blocks(size, request), -size))
+        return None if best == self.block_size else _Part(self.layers, best)
+
+
+def plan_pages(
+    needs: Iterable[LayerRequirements],
+    request: Request,
+    memory_bytes: int | None = None,
+    *,
+    hash_block_size: int | None = None,
+) -> PagePlan:
+    """Groups of the layers, given in the order of execution, and pages that these share.
+
+    ``memory_bytes``: for all pages, ``USUAL_MEMORY`` where it is None. ``hash_block_size``: tokens
+    that vLLM hashes at a time, when that is fixed: it must divide every block size.
+    Raises GroupingError when two layers have one name, or a layer has no block size that
+    ``hash_block_size`` divides.
+    """
+    layers = tuple(needs)
+    check_names(layers)
+    if not layers:
+        return PagePlan((), ())
+    limits = Limits(USUAL_MEMORY if memory_bytes is None else memory_bytes, LARGEST_PAGE)
+    parts, fit = _split(_together(layers, hash_block_size), request, limits, hash_block_size)
+    place = {need.name: index for index, need in enumerate(targets_first(layers))}
+    groups = []
+    for part, shape in zip(parts, fit.shapes, strict=True):
+        members = sorted(part.layers, key=lambda need: place[need.name])
+        groups.append(replace(group_of(members, part.block_size, request), shape=shape))
+    return PagePlan(
+        planes=tuple(width for width, number in fit.planes for _ in range(number)),
+        groups=tuple(sorted(groups, key=lambda group: place[group.layers[0]])),
+    )
+
+
+def _together(
+    layers: Sequence[LayerRequirements], hash_block_size: int | None
+) -> tuple[_Part, ...]:
+    """One part for each way of keeping tokens, block table, kernel block and block size.
+
+    A layer joins layers of a target with a block size that its kernels take, too: hits get no
+    coarser, and there is a group less.
+    """
+    target = [need for need in layers if need.role is Role.TARGET and need.row_bytes]
+    tokens = [need.retention.tokens_of_block(need.block_size) for need in target]
+    hits = math.lcm(*tokens, hash_block_size or 1)
+    alike: dict[tuple[Retention, str], list[tuple[int, int | None, list[LayerRequirements]]]] = {}
+    for need in targets_first(layers):
+        found = alike.setdefault((need.retention, need.table), [])
+        sizes = _allowed_block_sizes(need, hits, hash_block_size)
+        for index, (size, kernel_block, members) in enumerate(found):
+            kernels_agree = kernel_block is None or need.kernel_block in (None, kernel_block)
+            if size in sizes and kernels_agree:
+                members.append(need)
+                found[index] = (size, kernel_block or need.kernel_block, members)
+                break
+        else:
+            found.append((sizes[0], need.kernel_block, [need]))
+    return tuple(
+        _Part(tuple(members), size) for found in alike.values() for size, _, members in found
+    )
+
+
+def _allowed_block_sizes(
+    need: LayerRequirements, hits: int, hash_block_size: int | None
+) -> tuple[int, ...]:
+    """The layer's own, and those of its kernels that make hits no coarser than ``hits``."""
+    sizes = [
+        size
+        for size in need.block_sizes
+        if size == need.block_size or hits % need.retention.tokens_of_block(size) == 0
+    ]
+    return multiples_of_hash(need, sizes, hash_block_size)
+
+
+def _split(
+    parts: tuple[_Part, ...], request: Request, limits: Limits, hash_block_size: int | None
+) -> tuple[tuple[_Part, ...], Fit]:
+    """Split the parts for as long as that lowers the price, by the best split each time."""
+    most = max(USUAL_MOST_GROUPS, len(parts) + MOST_EXTRA_GROUPS)
+    best = best_fit([part.demand(request) for part in parts], limits)
+    if best is None:
+        raise AssertionError("one block of each group in a page always fits")
+    left = MOST_FITS
+    while left > 0:
+        better = None
+        gains = best.gains([part.demand(request) for part in parts])
+        worth = [gain >= PRICE_OF_A_GROUP * best.held_bytes for gain in gains]
+        finer = [part.finer(request, hash_block_size) for part in parts]
+        for tried in _splits(parts, worth, finer):
+            demands = [part.demand(request) for part in tried]
+            if len(tried) > most or left <= 0 or least_price(demands, limits) >= best.price:
+                continue
+            left -= 1
+            fit = best_fit(demands, limits, best.price)
+            if fit is not None:
+                better, best = tried, fit
+        if better is None:
+            break
+        parts = better
+    return parts, best
+
+
+def _splits(
+    parts: tuple[_Part, ...], worth: Sequence[bool], finer: Sequence[_Part | None]
+) -> Iterator[tuple[_Part, ...]]:
+    """Every split of one part, one part in finer blocks, and splits of all in one way.
+
+    ``worth``: of which parts a split may gain as much as a group costs.
+    """
+    for index, part in enumerate(parts):
+        before, after = parts[:index], parts[index + 1 :]
+        for split in part.splits.values() if worth[index] else ():
+            yield (*before, *split, *after)
+        smaller = finer[index]
+        if smaller is not None:
+            yield (*before, smaller, *after)
+    # What one alone gains nothing by: planes stay for as long as one group needs them.
+    for way in (BY_SIZES, 2, 3):
+        if sum(way in part.splits for part in parts) > 1:
+            yield tuple(p for part in parts for p in part.splits.get(way, (part,)))

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines whose KV groups share pages: tokens, drafts, hits, preemption, the least memory."""
+
+import re
+
+import pytest
+
+from tests.support import engine, reference
+from tests.support.pairs import (
+    assert_drafts_are_the_drafts_own,
+    assert_greedy_tokens_of_reference,
+    scenario,
+)
+from tests.support.prompts import text_prompts as texts
+from tests.support.tiny_models import model_directory
+
+SHARED = {"layout": {"shared_pages": True}}
+MAX_MODEL_LEN = 512
+LONGEST = MAX_MODEL_LEN - 40
+"""Tokens of a prompt behind whose answer a proposal still has room."""
+MLA_WITH_WINDOW = ("deepseek_v2_target", "gemma3_window_draft")
+WINDOW_WITH_DENSE = ("gemma3", "llama_draft")
+STATES_WITH_DENSE = ("lfm2", "llama_draft")
+PAIRS = [MLA_WITH_WINDOW, WINDOW_WITH_DENSE]
+
+
+def long_prompts(target, lengths):
+    """Prompts of the given lengths, from the standard texts one after another."""
+    ids = reference.token_ids(model_directory(target), " ".join(texts() * 8))
+    return [ids[:1] + ids[start + 1 : start + length] for start, length in enumerate(lengths)]
+
+
+def case_of(pair, lengths, repeats=1, draft=True, **options):
+    prompts = long_prompts(pair[0], lengths)
+    return scenario(
+        pair[0],
+        pair[1] if draft else None,
+        prompts=prompts,
+        engine={"max_model_len": MAX_MODEL_LEN, **options},
+        mkv_ascend=SHARED,
+        repeats=repeats,
+        max_tokens=32 if repeats == 1 else 8,
+    )
+
+
+def run_and_judge(case):
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    return result
+
+
+def least_pages(pair):
+    """What a start with a single page says that it needs."""
+    with pytest.raises(engine.EngineFailedError) as failure:
+        engine.run(case_of(pair, [8], num_gpu_blocks_override=1))
+    found = re.search(r"raise num_gpu_blocks_override to (\d+) or more", str(failure.value))
+    assert found is not None, str(failure.value)[-2000:]
+    return int(found[1])
+
+
+@pytest.mark.host("0.23")
+@pytest.mark.core(cases=["pair0"])
+@pytest.mark.parametrize("pair", [*PAIRS, STATES_WITH_DENSE])
+def test_hits_are_those_of_the_target_alone(pair):
+    """Each prompt comes twice. A page of one group at least holds several blocks."""
+    caching = {"enable_prefix_caching": pair != STATES_WITH_DENSE}
+    result = run_and_judge(case_of(pair, [300, 280, 140], repeats=2, **caching))
+    alone = engine.run(case_of(pair, [300, 280, 140], repeats=2, draft=False, **caching))
+    assert re.search(r"\d+, \d+ a page", result.log)
+    assert result.cached_tokens == alone.cached_tokens
+    assert any(result.cached_tokens) is caching["enable_prefix_caching"]
+
+
+@pytest.mark.host("0.23")
+@pytest.mark.core(cases=["pair0"])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_fewest_pages_serve_one_request_after_the_other(pair):
+    """Of full length; hits of those before lie scattered in the pages."""
+    least = least_pages(pair)
+    with pytest.raises(engine.EngineFailedError, match=f"num_gpu_blocks_override to {least} or"):
+        engine.run(case_of(pair, [8], num_gpu_blocks_override=least - 1))
+    lengths = [LONGEST, 250, LONGEST, 246, 130, LONGEST]
+    case = case_of(pair, lengths, num_gpu_blocks_override=least, enable_prefix_caching=True)
+    assert run_and_judge(case).num_gpu_blocks == least
+
+
+@pytest.mark.host("0.23")
+@pytest.mark.parametrize("pair", PAIRS)
+def test_preemption_changes_no_token(pair):
+    lengths = [250, 248, 246, 245, 244, 243]
+    pages = least_pages(pair) + 2
+    result = run_and_judge(case_of(pair, lengths, num_gpu_blocks_override=pages))
+    assert result.preemptions > 0
