@@ -70,7 +70,9 @@ def main(asked):
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     pool = scheduler.kv_cache_manager.block_pool
     # Of graphs with adapters.
-    replays = graph_replays.of_target(llm.llm_engine.engine_core.engine_core.model_executor)
+    executor = llm.llm_engine.engine_core.engine_core.model_executor
+    replays = graph_replays.of_target(executor)
+    host_replays = graph_replays.of_host_proposals(executor)
     free = pool.get_num_free_blocks()
     if in_workers:
         llm.collective_rpc("record_proposals")
@@ -85,7 +87,7 @@ def main(asked):
         "proposals": [dataclasses.asdict(proposal) for proposal in proposals],
         "accepted_per_position": metrics.get("vllm:spec_decode_num_accepted_tokens_per_pos", []),
         "num_drafts": metrics.get("vllm:spec_decode_num_drafts", 0),
-        "draft_replays": engine._draft_replays(llm)["replays"],
+        "draft_replays": engine._draft_replays(llm)["replays"] + len(host_replays),
         "target_replays": sum(graph.num_active_loras > 0 for graph in replays),
         "blocks_kept": free - pool.get_num_free_blocks(),
     }

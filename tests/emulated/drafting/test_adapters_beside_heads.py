@@ -159,12 +159,8 @@ def judged_answer(case, variables, graphs, tmp_path, **options):
     """
     target, head, method, adapted = case
     plain = model_directory(REFERENCE_OF.get(target, target))
-    if target == head:  # a checkpoint with both
-        base, model = plain, model_directory(target)
-        draft = model
-    else:
-        base = model = widened(target, tmp_path)
-        draft = widened(head, tmp_path)
+    base = model = widened(target, tmp_path)
+    draft = model if target == head else widened(head, tmp_path)
     made = [make_adapter(base, tmp_path / f"seed{seed}", adapted, seed) for seed in SEEDS]
     found = expected_of([base, *(merged for _, merged in made)], head, plain, method)
     case = engine.Scenario(

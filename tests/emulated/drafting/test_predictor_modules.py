@@ -66,7 +66,7 @@ def test_layers_of_a_target_rotate_as_it_does_when_its_context_is_lengthened(ask
         skip_tokenizer_init=True,
         dtype="float16",
         max_model_len=1024,
-        hf_overrides={"rope_parameters": rope, "max_position_embeddings": 256},
+        hf_overrides={"rope_parameters": rope, "max_position_embeddings": 1024},
         speculative_config={**speculative, **({"max_model_len": asked} if asked else {})},
     )
     config = made.create_engine_config()
