@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.host import RUNNERS, installed
 from benchmarks.matrix import refusals
 from benchmarks.matrix.running import FAILS, REFUSED, WORKS
-from reliability.pair_judging import DRAFT, LONGEST, SHORTEST, Judge, Judgement, rows_of
+from reliability.pair_judging import LONGEST, SHORTEST, Judge, Judgement, rows_of
 from reliability.random_configs import BFLOAT16_ONLY
 from reliability.random_models import LEAST_POWER, RandomModel, families, write_random_model
 from tests.support import engine
@@ -34,11 +34,6 @@ from tests.support.tiny_models.tokenizer import NUM_BYTES
 
 HOST, UNJUDGED = "host", "not judged"
 """Verdicts of pairs that fail without the plugin, too, and of those without enough power."""
-HOST_FAULTS = {
-    "ministral3": "vLLM's YaRN enlarges cosines and sines by the factor alone, whatever mscale and"
-    " mscale_all_dim of config.json say, which cancel each other in Ministral 3",
-}
-"""Families whose tokens vLLM alone computes otherwise than the model says, and how."""
 TRIES = 8
 """Families tried for a model, until one has a tiny form whose tokens depend on single keys."""
 NGRAM = "ngram"
@@ -267,8 +262,6 @@ def judged(pair: Drawn, asked: argparse.Namespace) -> Verdict:
     """Run the engine, judge it, and where that is asked for see whether the host does the same."""
     result, reason, found = outcome(pair, pair.scenario)
     stock = ""
-    if found is not None and (known := known_of_host(pair, found)):
-        result, reason = HOST, f"{known}: {reason}"
     if result == FAILS and asked.stock:
         print(f"{reason}\n  now without the plugin", file=sys.stderr)
         result, stock = _on_stock(pair, reason)
@@ -285,13 +278,6 @@ def judged(pair: Drawn, asked: argparse.Namespace) -> Verdict:
         judgement=asdict(found) if found else {},
         stock=stock,
     )
-
-
-def known_of_host(pair: Drawn, found: Judgement) -> str:
-    """Why the host is known to compute the tokens that are wrong; empty if it is not."""
-    families = {DRAFT: pair.draft.family if pair.draft else ""}
-    reasons = {HOST_FAULTS.get(families.get(what, pair.target.family), "") for what in found.wrong}
-    return "; ".join(sorted(reasons)) if all(reasons) else ""
 
 
 def outcome(pair: Drawn, scenario: engine.Scenario) -> tuple[str, str, Judgement | None]:
