@@ -90,7 +90,8 @@ def _answered(
     config: VllmConfig, facts: Facts, host: JudgingHost, question: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What is served. Raises RefusedError for what only layers and memory tell."""
-    from mkv_ascend.adapters.common.judge.building import Asked, BuildError, build
+    from mkv_ascend.adapters.common.judge.build_failures import BuildError
+    from mkv_ascend.adapters.common.judge.building import Asked, build
 
     asked = Asked(question["plan"], question.get("works", False))
     built: list[Built] = []

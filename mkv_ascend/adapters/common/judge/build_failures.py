@@ -6,7 +6,6 @@ from __future__ import annotations
 import linecache
 import os
 import traceback
-from typing import Any
 
 from mkv_ascend.adapters.common.judge.front_check import of_host, words_of
 from mkv_ascend.attention.selection import SelectionError
@@ -20,14 +19,22 @@ NO_SHAPE = "negative dimension"
 """What torch says of a tensor that has a dimension below 0."""
 
 
-def failed(error: BaseException) -> dict[str, Any]:
-    """The words of an error, and as which refusals it is told, as plain values."""
+class BuildError(RuntimeError):
+    """Why the models cannot be built; ``refusals``: none where only memory is lacking here."""
+
+    def __init__(self, words: str, refusals: tuple[Refusal, ...] = ()) -> None:
+        super().__init__(words)
+        self.refusals = refusals
+
+
+def failed(error: BaseException) -> BuildError:
+    """The words of an error, and as which refusals it is told."""
     traceback.print_exception(error)  # For a developer: commands show the answer alone.
     frames = traceback.extract_tb(error.__traceback__)
     # The statement of the model, not one of torch that makes any tensor.
     named = next((one for one in reversed(frames) if _is_host(one) or _is_ours(one)), frames[-1])
     words = f"{words_of(error)} ({os.path.basename(named.filename)}:{named.lineno})"
-    return {"failed": words, "refusals": [vars(one) for one in _refusals(error, frames[-1], words)]}
+    return BuildError(words, _refusals(error, frames[-1], words))
 
 
 def _is_host(frame: traceback.FrameSummary) -> bool:

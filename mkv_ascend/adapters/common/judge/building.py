@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mkv_ascend.adapters.common.judge.build_failures import failed
+from mkv_ascend.adapters.common.judge.build_failures import BuildError, failed
 from mkv_ascend.adapters.common.judge.model_work import UntoldError, works_of
 from mkv_ascend.adapters.common.judge.weights import weight_bytes
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.advice.work import Works
+from mkv_ascend.child_process import in_a_copy
 from mkv_ascend.layout.planning import PlanInputs
 from mkv_ascend.layout.report import OtherGrouping
-from mkv_ascend.layout.serialization import from_dict, to_dict
-from mkv_ascend.rules.refusal import Refusal
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -63,14 +60,6 @@ class Built:
     untold: str = ""
 
 
-class BuildError(RuntimeError):
-    """Why the models cannot be built; ``refusals``: none where only memory is lacking here."""
-
-    def __init__(self, words: str, refusals: tuple[Refusal, ...] = ()) -> None:
-        super().__init__(words)
-        self.refusals = refusals
-
-
 @dataclass(frozen=True)
 class Asked:
     """What is told besides: ``grouping``, vLLM's own; ``works``, of the models."""
@@ -85,51 +74,28 @@ def build(config: VllmConfig, host: JudgingHost, asked: Asked) -> list[Built]:
     Raises:
         BuildError: whatever vLLM, vllm-ascend or ours raise.
     """
-    stages = range(config.parallel_config.pipeline_parallel_size)
     return [
-        _in_a_process(functools.partial(_stage, config, host, stage, asked)) for stage in stages
+        _in_a_process(functools.partial(_stage, config, host, stage, asked))
+        for stage in range(config.parallel_config.pipeline_parallel_size)
     ]
 
 
 def _in_a_process(build_stage: Callable[[], Built]) -> Built:
     """What a copy of this process builds: groups and layers of a process cannot be taken back."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        with os.fdopen(writer, "w") as pipe:
-            try:
-                answer = _plain(build_stage())
-            except BaseException as error:  # Whatever they raise is the answer.
-                answer = failed(error)
-            pipe.write(json.dumps(answer))
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    if not text:
-        raise BuildError("the process that builds the models ended")
-    found = json.loads(text)
-    if "failed" in found:
-        refusals = tuple(Refusal(**refusal) for refusal in found["refusals"])
-        raise BuildError(found["failed"], refusals)
-    inputs, other, works = found["inputs"], found["other"], found["works"]
-    return Built(
-        inputs=None if inputs is None else from_dict(PlanInputs, inputs),
-        unplanned=found["unplanned"],
-        weights=tuple(found["weights"]),
-        shared=tuple(map(tuple, found["shared"])),
-        other=None if other is None else OtherGrouping(**other),
-        works=None if works is None else from_dict(Works, works),
-        untold=found["untold"],
-    )
+    try:
+        found = in_a_copy(functools.partial(_built_or_failed, build_stage))
+    except EOFError:
+        raise BuildError("the process that builds the models ended") from None
+    if isinstance(found, BuildError):
+        raise found
+    return found
 
 
-def _plain(built: Built) -> dict[str, Any]:
-    other = None if built.other is None else vars(built.other)
-    inputs, works = to_dict(built.inputs), to_dict(built.works)
-    return {**vars(built), "inputs": inputs, "other": other, "works": works}
+def _built_or_failed(build_stage: Callable[[], Built]) -> Built | BuildError:
+    try:
+        return build_stage()
+    except BaseException as error:  # Whatever they raise is the answer.
+        return failed(error)
 
 
 def _stage(config: VllmConfig, host: JudgingHost, stage: int, asked: Asked) -> Built:

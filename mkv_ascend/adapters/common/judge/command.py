@@ -8,13 +8,13 @@ import difflib
 import functools
 import importlib.util
 import io
-import multiprocessing
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from mkv_ascend.child_process import in_a_copy
 from mkv_ascend.rules.refusal import Refusal, RefusedError
 
 if TYPE_CHECKING:
@@ -80,20 +80,7 @@ def look_at_classes_in_copies() -> None:
     from vllm.model_executor.models import registry
 
     of_vllm: Any = registry
-    of_vllm._run_in_subprocess = _in_a_copy
-
-
-def _in_a_copy(look: Callable[[], Any]) -> Any:
-    """Raises EOFError where the copy did, behind a traceback on standard error."""
-    context = multiprocessing.get_context("fork")
-    reader, writer = context.Pipe(duplex=False)
-    copy = context.Process(target=lambda: writer.send(look()))
-    copy.start()
-    writer.close()
-    try:
-        return reader.recv()
-    finally:
-        copy.join()
+    of_vllm._run_in_subprocess = in_a_copy
 
 
 def configuration_of(question: Mapping[str, Any]) -> Callable[[], VllmConfig]:

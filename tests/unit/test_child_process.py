@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes of models are looked at in copies of the process that judges."""
+"""Work in a copy of the process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from mkv_ascend.adapters.common.judge import command
+from mkv_ascend.child_process import in_a_copy
 
 
 def test_a_copy_tells_what_it_finds_and_leaves_this_process_as_it_was() -> None:
@@ -17,7 +17,7 @@ def test_a_copy_tells_what_it_finds_and_leaves_this_process_as_it_was() -> None:
         seen.append(1)
         return "found", os.getpid()
 
-    words, process = command._in_a_copy(look)
+    words, process = in_a_copy(look)
     assert words == "found"
     assert process != os.getpid()
     assert not seen
@@ -28,5 +28,5 @@ def test_a_copy_that_fails_is_an_error_here(capfd: pytest.CaptureFixture[str]) -
         raise ImportError("no such class")
 
     with pytest.raises(EOFError):
-        command._in_a_copy(look)
+        in_a_copy(look)
     assert "no such class" in capfd.readouterr().err
