@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.support import engine, reference
+from tests.support import engine, prompts, reference
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
@@ -31,15 +31,18 @@ def long_prompts(target, lengths):
 
 
 def case_of(pair, lengths, repeats=1, draft=True, **options):
-    prompts = long_prompts(pair[0], lengths)
+    """Long prompts, and short ones of which every key counts."""
+    decks = [
+        reference.token_ids(model_directory(pair[0]), deck) for deck in prompts.deck_prompts(4)
+    ]
     return scenario(
         pair[0],
         pair[1] if draft else None,
-        prompts=prompts,
+        prompts=[*long_prompts(pair[0], lengths), *decks],
         engine={"max_model_len": MAX_MODEL_LEN, **options},
         mkv_ascend=SHARED,
         repeats=repeats,
-        max_tokens=32 if repeats == 1 else 8,
+        max_tokens=32 if repeats == 1 else 12,
     )
 
 
@@ -60,7 +63,7 @@ def least_pages(pair):
 
 
 @pytest.mark.host("0.23")
-@pytest.mark.core(cases=["pair0"])
+@pytest.mark.core(cases=["pair2"])
 @pytest.mark.parametrize("pair", [*PAIRS, STATES_WITH_DENSE])
 def test_hits_are_those_of_the_target_alone(pair):
     """Each prompt comes twice. A page of one group at least holds several blocks."""
@@ -86,6 +89,7 @@ def test_the_fewest_pages_serve_one_request_after_the_other(pair):
 
 
 @pytest.mark.host("0.23")
+@pytest.mark.core(cases=["pair0"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_preemption_changes_no_token(pair):
     lengths = [250, 248, 246, 245, 244, 243]
