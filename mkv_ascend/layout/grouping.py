@@ -103,6 +103,10 @@ class Group:
         """Pages that ``request`` holds where it is alone."""
         return self.shape.pages(self.retention.blocks(self.block_size, request))
 
+    def page_share(self, request: Request) -> float:
+        """Pages that ``request`` holds where it is one of many like it."""
+        return self.shape.share(self.retention.blocks(self.block_size, request))
+
 
 @dataclass(frozen=True)
 class CoarserHits:

@@ -59,6 +59,10 @@ class PageShape:
         """Least pages that hold so many blocks."""
         return -(-blocks // self.blocks)
 
+    def share(self, blocks: int) -> float:
+        """Pages of many requests with so many blocks each, by request: they fill each other's."""
+        return blocks / self.blocks
+
     def ids(self, page: int, pages: int) -> list[int]:
         """The ids of the blocks in ``page`` of ``pages``, in ascending order."""
         return [

@@ -96,11 +96,7 @@ class ServingPlan:
     def max_concurrency(self, num_blocks: int) -> float:
         """Number of requests of full length that fit at once, without the null block."""
         request = self._admitted()
-        # Pages are shared by requests: in the long run none is half empty for each of them.
-        pages = sum(
-            group.retention.blocks(group.block_size, request) / group.shape.blocks
-            for group in self.grouping.groups
-        )
+        pages = sum(group.page_share(request) for group in self.grouping.groups)
         return max(num_blocks - NULL_BLOCKS, 0) / (pages or 1)
 
     def refusal(self, num_blocks: int) -> str | None:

@@ -167,7 +167,8 @@ class PlanReport:
         """Requests of full length that fit at once, vLLM's null block taken off."""
         if self.num_blocks is None or not self.request_blocks:
             return None
-        return max(self.num_blocks - NULL_BLOCKS, 0) / self.request_blocks
+        pages = sum(group.page_share(self.request) for group in self.grouping.groups)
+        return max(self.num_blocks - NULL_BLOCKS, 0) / pages
 
     @property
     def refusal(self) -> str | None:

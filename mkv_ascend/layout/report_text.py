@@ -227,14 +227,14 @@ def _alternative(name: str, report: PlanReport, cost: Cost) -> Row:
 def served_text(
     bound: BoundPlan,
     request_tokens: int,
-    request_pages: Sequence[int],
+    request_blocks: Sequence[int],
     backends: Mapping[str, str],
 ) -> str:
     """Groups, pools and the cost of one request of a plan that an engine serves from.
 
     Args:
-        request_pages: for each KV group the pages that one request of ``request_tokens`` tokens
-            holds at most, as the scheduler admits it: blocks, where a page is a block.
+        request_blocks: for each KV group the blocks that one request of ``request_tokens`` tokens
+            holds at most, as the scheduler admits it.
         backends: backend by layer.
     """
     groups, block_bytes = bound.groups(), bound.bytes_per_block
@@ -244,16 +244,20 @@ def served_text(
         shape.blocks * sum(layout.used_bytes for layout in layouts)
         for layouts, shape in zip(groups, bound.shapes, strict=True)
     ]
+    held_pages = [
+        shape.pages(blocks) for blocks, shape in zip(request_blocks, bound.shapes, strict=True)
+    ]
     heads = [
         (layouts[0].tokens_per_block, _blocks(pages * shape.blocks, shape), 1 - held / block_bytes)
-        for layouts, pages, held, shape in zip(
-            groups, request_pages, used, bound.shapes, strict=True
-        )
+        for layouts, pages, held, shape in zip(groups, held_pages, used, bound.shapes, strict=True)
     ]
-    pages = sum(request_pages)
-    held = sum(number * size for number, size in zip(request_pages, used, strict=True))
+    pages = sum(held_pages)
+    held = sum(number * size for number, size in zip(held_pages, used, strict=True))
     padding = 1 - held / (pages * block_bytes) if pages else 0.0
-    at_once = (bound.num_blocks - NULL_BLOCKS) / max(1, pages)
+    share = sum(
+        shape.share(blocks) for blocks, shape in zip(request_blocks, bound.shapes, strict=True)
+    )
+    at_once = (bound.num_blocks - NULL_BLOCKS) / (share or 1)
     word = unit(bound.shapes)
     return "\n".join(
         (

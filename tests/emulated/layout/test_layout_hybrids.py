@@ -201,7 +201,7 @@ def test_groups_in_the_engine_core_cost_what_the_benchmark_says(row):
     assert planned_groups.are_planned(groups)
     given.scheduler_config.max_num_batched_tokens = REQUEST.tokens_per_step
     given.max_in_flight_tokens = REQUEST.tokens_per_step
-    blocks = engine_planning.blocks_of_one_request(given, groups)
+    blocks = engine_planning.pages_of_one_request(given, groups)
     held = blocks * kv_cache_utils._pool_bytes_per_block(groups)
     cost, _ = plan(row, Objective.BALANCED)
     assert (len(groups), whole_mib(held)) == (cost.groups, whole_mib(cost.held_bytes))

@@ -20,7 +20,7 @@ from mkv_ascend.layout.component import (
 from mkv_ascend.layout.grouping import GroupingError, GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost, Objective
-from mkv_ascend.layout.page_pool import ONE_BLOCK
+from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
 from mkv_ascend.layout.planning import (
     CachedLayer,
     PlanInputs,
@@ -28,6 +28,7 @@ from mkv_ascend.layout.planning import (
     recurrent_table,
     share_one_table,
 )
+from mkv_ascend.layout.report import PlanReport
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.serialization import from_dict, to_dict
 from tests.support.caches.layouts import keys_and_values, states
@@ -195,6 +196,18 @@ def test_requests_at_once_are_none_without_a_block_and_whole_with_one_each() -> 
     planned = plan(inputs(CachedLayer(states("a", (3, 64), (8, 16, 16)), one)))
     assert planned.admission_pages == (1,)
     assert [planned.max_concurrency(blocks) for blocks in (0, 1, 3)] == [0.0, 0.0, 2.0]
+
+
+def test_many_requests_fill_each_others_pages() -> None:
+    """One alone holds two pages of the window's group, and a part of the second one."""
+    given = inputs(dense("t"), dense("w", WINDOW))
+    shapes = (ONE_BLOCK, PageShape(3, 2))
+    planned = plan(replace(given, groups=(("t",), ("w",)), shapes=shapes))
+    assert planned.admission_pages == (8, 2)
+    assert planned.max_concurrency(1 + 39) == 39 / (8 + 7 / 6)
+    report = PlanReport((), planned, 40 * planned.plan.bytes_per_block)
+    assert report.request_blocks == 8 + 1
+    assert report.max_concurrency == 39 / (8 + 4 / 6)
 
 
 def test_admission_counts_steps_of_the_scheduler() -> None:

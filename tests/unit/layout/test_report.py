@@ -18,6 +18,7 @@ from mkv_ascend.layout.fitting import requirements_of
 from mkv_ascend.layout.grouping import CoarserHits, GroupingOptions, group_layers
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost, Objective
+from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.planning import PlanInputs, plan
@@ -246,6 +247,15 @@ def test_a_request_without_a_block_has_no_padding() -> None:
     )
 
 
+def test_requests_at_once_fill_each_others_pages() -> None:
+    full = [dense("target.layers.0", Role.TARGET, 4)]
+    small = [dense("draft.layers.0", Role.DRAFT, 1, Kind.SLIDING_WINDOW)]
+    bound = make_plan([full, small], shapes=[ONE_BLOCK, PageShape(2, 2)]).bind(21)
+    lines = served_text(bound, 1000, (8, 2), {}).splitlines()
+    assert lines[-1].startswith("One request of 1000 tokens takes 9 pages (")
+    assert lines[-1].endswith(f" {20 / 8.5:.2f} at once")
+
+
 def test_a_model_whose_layers_keep_nothing() -> None:
     bound = make_plan([]).bind(1)
     assert (bound.groups(), bound.total_bytes) == ([], 0)
@@ -256,7 +266,7 @@ def test_a_model_whose_layers_keep_nothing() -> None:
 
 def test_blocks_must_be_told_of_each_group() -> None:
     bound, _, _ = served()
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="longer"):
         served_text(bound, 1000, (8,), {})
 
 

@@ -9,7 +9,7 @@ a host needs, its adapter says (``kv_cache/engine_core.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core import kv_cache_utils
@@ -17,7 +17,7 @@ from vllm.v1.kv_cache_interface import MambaSpec
 
 from mkv_ascend.adapters.common.kv_cache import kv_groups, planned_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tied_facts
-from mkv_ascend.adapters.common.kv_cache.planned_caches import pages_of_request
+from mkv_ascend.adapters.common.kv_cache.planned_caches import blocks_of_request
 from mkv_ascend.adapters.patching import expect
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, never_held
 from mkv_ascend.layout.objective import MIB
@@ -27,6 +27,8 @@ from mkv_ascend.layout.pooling import page_bytes
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheGroupSpec
+
+    from mkv_ascend.layout.page_pool import PageShape
 
     Groups = Sequence[KVCacheGroupSpec]
 
@@ -68,12 +70,20 @@ def plan_for(config: VllmConfig, groups: Groups, available_memory: int) -> tuple
     return planned, int(blocks)
 
 
-def blocks_of_one_request(config: VllmConfig, groups: Groups) -> int:
+def pages_of_one_request(config: VllmConfig, groups: Groups) -> int:
     """Pages of all groups that vLLM admits a request of ``max_model_len`` with."""
-    return sum(
-        pages_of_request(group.kv_cache_spec, config, kv_groups.shape_of_group(group))
-        for group in groups
-    )
+    return sum(shape.pages(blocks) for shape, blocks in _request_blocks(config, groups))
+
+
+def page_share_of_one_request(config: VllmConfig, groups: Groups) -> float:
+    """Pages of one of many requests of ``max_model_len``, which fill each other's pages."""
+    return sum(shape.share(blocks) for shape, blocks in _request_blocks(config, groups))
+
+
+def _request_blocks(config: VllmConfig, groups: Groups) -> Iterator[tuple[PageShape, int]]:
+    """Of each group: the shape of its pages, and the blocks of a request of ``max_model_len``."""
+    for group in groups:
+        yield kv_groups.shape_of_group(group), blocks_of_request(group.kv_cache_spec, config)
 
 
 def blocks_asked_for(config: VllmConfig, groups: Groups) -> int:
@@ -129,7 +139,7 @@ def check_memory(
     if needed <= available:
         return
     # Whether the host has taken the null block off both numbers before.
-    apart = blocks_of_one_request(config, groups) + NULL_BLOCKS + asked_for - needed
+    apart = pages_of_one_request(config, groups) + NULL_BLOCKS + asked_for - needed
     longest = estimate_max_model_len(max(available_memory - asked_for * block, 0))
     raise AdmissionError(
         _too_small(config, groups, needed + apart, available + apart, max_model_len, longest)

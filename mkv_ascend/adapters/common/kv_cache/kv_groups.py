@@ -90,7 +90,8 @@ def given_inputs(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> Plan
         for group in specs
         for spec in group.values()
     )
-    return _given(_inputs(config, layers), specs)
+    shaped = [(group, page_shape(next(iter(group.values())))) for group in specs]
+    return _given(_inputs(config, layers), shaped)
 
 
 def inputs_of_layouts(
@@ -112,14 +113,17 @@ def inputs_of_layouts(
         for name, spec in group.items()
     )
     kept = [(group, shape) for group, shape in zip(specs, shapes, strict=True) if group]
-    given = _given(_inputs(config, layers), [group for group, _ in kept])
-    return replace(given, aliases=tuple(aliases.items()), shapes=tuple(shape for _, shape in kept))
+    given = _given(_inputs(config, layers), kept)
+    return replace(given, aliases=tuple(aliases.items()))
 
 
-def _given(inputs: PlanInputs, specs: Sequence[Specs]) -> PlanInputs:
+def _given(inputs: PlanInputs, groups: Sequence[tuple[Specs, PageShape]]) -> PlanInputs:
     """``inputs`` with the groups of these specs, and what a page holds of each."""
-    shapes = tuple(page_shape(next(iter(group.values()))) for group in specs)
-    return replace(inputs, groups=tuple(tuple(group) for group in specs), shapes=shapes)
+    return replace(
+        inputs,
+        groups=tuple(tuple(specs) for specs, _ in groups),
+        shapes=tuple(shape for _, shape in groups),
+    )
 
 
 def _tokens_hashed_at_a_time(cache: Any) -> int | None:

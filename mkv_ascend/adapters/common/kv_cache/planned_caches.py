@@ -21,7 +21,6 @@ from mkv_ascend.adapters.common.kv_cache.page_shapes import page_shapes_of
 from mkv_ascend.layout import planning
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayoutError
-from mkv_ascend.layout.page_pool import PageShape
 from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.layout.report_text import served_text
 
@@ -132,16 +131,11 @@ def served_plan(
     """
     groups = kv_cache_config.kv_cache_groups
     blocks = [
-        pages_of_request(group.kv_cache_spec, config, shape)
-        for group, shape, own in zip(groups, page_shapes_of(kv_cache_config), specs, strict=True)
+        blocks_of_request(group.kv_cache_spec, config)
+        for group, own in zip(groups, specs, strict=True)
         if own
     ]
     return served_text(plan, config.model_config.max_model_len, blocks, backends)
-
-
-def pages_of_request(spec: Any, config: VllmConfig, shape: PageShape) -> int:
-    """Pages that hold the blocks of one request of ``max_model_len`` in one KV group."""
-    return shape.pages(blocks_of_request(spec, config))
 
 
 def blocks_of_request(spec: Any, config: VllmConfig) -> int:

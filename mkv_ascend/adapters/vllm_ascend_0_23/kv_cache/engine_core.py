@@ -119,7 +119,7 @@ def _max_memory_usage_bytes_from_groups(original: Any, config: VllmConfig, group
     if not planned_groups.are_planned(groups):
         return int(original(config, groups))
     block = kv_cache_utils._pool_bytes_per_block(groups)
-    blocks = engine_planning.blocks_of_one_request(config, groups) + NULL_BLOCKS
+    blocks = engine_planning.pages_of_one_request(config, groups) + NULL_BLOCKS
     return blocks * block + engine_planning.alignment_bytes(config, groups)
 
 
@@ -129,7 +129,8 @@ def get_max_concurrency_for_kv_cache_config(
 ) -> float:
     """Number of requests of full length that fit at once."""
     groups = kv_cache_config.kv_cache_groups
-    return kv_cache_config.num_blocks / engine_planning.blocks_of_one_request(vllm_config, groups)
+    share = engine_planning.page_share_of_one_request(vllm_config, groups)
+    return kv_cache_config.num_blocks / share
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")
