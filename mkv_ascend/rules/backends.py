@@ -22,6 +22,8 @@ from mkv_ascend.rules.refusal import Refusal
 
 INVARIANT = "VLLM_BATCH_INVARIANT"
 FITTING = ". Backends that would fit: "
+NAMED_BY_VLLM = "TRITON_ATTN"
+"""What vLLM itself names for some models (Gemma 4); vllm-ascend takes it out again."""
 
 
 def of_selection(error: SelectionError) -> Refusal:
@@ -59,7 +61,7 @@ def names_of_backends(facts: Facts) -> Iterator[Refusal]:
     """vLLM's own options with a backend that no Ascend NPU has."""
     for role in Role:
         name = facts.selection.vllm(role)
-        if name is None:
+        if name in (None, NAMED_BY_VLLM):
             continue
         try:
             selection.vllm_backend(name, role)

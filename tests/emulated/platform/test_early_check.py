@@ -83,6 +83,12 @@ def test_vllms_own_name_of_a_backend_is_judged():
     assert "FLASHINFER" in said
 
 
+def test_a_backend_that_vllm_names_itself_is_no_mistake_of_the_user():
+    """It does for heads of unlike sizes above 256, as those of Gemma 4 that are published."""
+    config = configured("gemma4", hf_overrides={"global_head_dim": 512})
+    assert config.attention_config.backend is None
+
+
 def test_options_are_judged_before_vllm_ascend_reads_them():
     refused("additional-config", additional_config={"attention": {"target": "mla"}})
     refused("options", ours={"atention": {}})
