@@ -29,10 +29,14 @@ class PooledBlock(Protocol):
     Attributes:
         block_id: its id in its group.
         page: belongs to the pool: where the block is; None once another group has the page.
+        block_hash: the name of what is in it; None where that is of no use.
     """
 
     block_id: int
     page: Any
+
+    @property
+    def block_hash(self) -> object: ...
 
 
 B = TypeVar("B", bound=PooledBlock)
@@ -113,18 +117,17 @@ class _Group(Generic[B]):
         open: owned pages with free blocks without a hash.
         partly: owned pages with free blocks with a hash; last those that got one last.
         free: free blocks in owned pages.
-        promised: free pages that an admission has set aside for the group.
     """
 
-    __slots__ = ("free", "open", "partly", "promised", "shape", "size")
+    __slots__ = ("free", "number", "open", "partly", "shape", "size")
 
-    def __init__(self, shape: PageShape) -> None:
+    def __init__(self, number: int, shape: PageShape) -> None:
+        self.number = number
         self.shape = shape
         self.size = shape.blocks
         self.open: Pages[B] = OrderedDict()
         self.partly: Pages[B] = OrderedDict()
         self.free = 0
-        self.promised = 0
 
 
 class PagePool(Generic[B]):
@@ -135,7 +138,6 @@ class PagePool(Generic[B]):
         shapes: of each group.
         make_block: makes a block from its group and id.
         on_evict: told of a free block with a hash that is about to be given away; takes the hash.
-        has_hash: whether a block has one.
 
     Raises:
         ValueError: no page for a block, or a shape without blocks.
@@ -147,7 +149,6 @@ class PagePool(Generic[B]):
         shapes: Sequence[PageShape],
         make_block: Callable[[int, int], B],
         on_evict: Callable[[B], object],
-        has_hash: Callable[[B], bool],
     ) -> None:
         if pages < 1 or any(min(shape.per_stretch, shape.stretches) < 1 for shape in shapes):
             raise ValueError(f"{pages} pages cannot hold blocks of {list(shapes)}")
@@ -155,12 +156,13 @@ class PagePool(Generic[B]):
         self.shapes = tuple(shapes)
         self._make_block = make_block
         self._on_evict = on_evict
-        self._has_hash = has_hash
-        self._groups: list[_Group[B]] = [_Group(shape) for shape in shapes]
+        self._groups: list[_Group[B]] = [_Group(*found) for found in enumerate(shapes)]
         self._made: list[Page[B]] = []  # Page number i + 1; the others were never given.
         self._bare: Pages[B] = OrderedDict()
         self._kept: Pages[B] = OrderedDict()
-        self._promised = 0
+        self.promised = [0] * len(self.shapes)
+        """Free pages that an admission has set aside for each group."""
+        self._all_promised = 0
         self._is_scattered = False
         self._is_compact = False
         self.free_pages = pages - 1
@@ -206,9 +208,8 @@ class PagePool(Generic[B]):
         that the other groups of the same admission need.
         """
         needed = self.pages_needed(group, count, revived)
-        state = self._groups[group]
-        self._promised += needed - state.promised
-        state.promised = needed
+        self._all_promised += needed - self.promised[group]
+        self.promised[group] = needed
         return needed
 
     # Blocks.
@@ -229,10 +230,12 @@ class PagePool(Generic[B]):
         while (missing := count - len(taken)) > 0:
             if state.open:
                 taken += _from_open(state, missing)
-            elif self._may_take_page(state):
-                self._own(self._next_page(), group)
-            else:
+            elif not self._may_take_page(state):
                 taken.append(self._evicted(state))
+            elif missing < state.size:
+                self._open(self._own(self._next_page(), group), state)
+            else:
+                taken += self._own(self._next_page(), group).blocks
         return taken
 
     def hold(self, block: B) -> None:
@@ -260,18 +263,18 @@ class PagePool(Generic[B]):
         """
         for block in blocks:
             page: Page[B] | None = block.page
-            if page is None or self._is_free(block):
+            if page is None or block.block_id in page.bare or block.block_id in page.kept:
                 raise PoolError(f"block {block.block_id} is not used, so it cannot be freed")
             state = self._groups[page.group]
             state.free += 1
-            if self._has_hash(block):
+            if block.block_hash is None:
+                page.bare[block.block_id] = block
+                state.open[page] = None
+            else:
                 page.kept[block.block_id] = block
                 state.partly[page] = None
                 state.partly.move_to_end(page)
-            else:
-                page.bare[block.block_id] = block
-                state.open[page] = None
-            if page.is_free:
+            if len(page.bare) + len(page.kept) == state.size:
                 self._give_back(page, state)
 
     # Requests that fit in memory, and not beside what they find in it.
@@ -317,7 +320,7 @@ class PagePool(Generic[B]):
             return True
         if self._is_compact or not self.free_pages:
             return False
-        return state.promised > 0 or self.free_pages > self._promised
+        return self.promised[state.number] > 0 or self.free_pages > self._all_promised
 
     def _next_page(self) -> Page[B]:
         """The free page that is missed least: without hashes, or the least recently used."""
@@ -328,9 +331,10 @@ class PagePool(Generic[B]):
             return self._made[-1]
         return self._kept.popitem(last=False)[0]
 
-    def _own(self, page: Page[B], group: int) -> None:
-        """Make a free page, of no order any more, the group's."""
-        self._evict_all(page)
+    def _own(self, page: Page[B], group: int) -> Page[B]:
+        """Make a free page, of no order any more, the group's, all of whose blocks are used."""
+        if page.kept:
+            self._evict_all(page)
         state = self._groups[group]
         if page.group != group:
             for block in page.blocks:
@@ -339,9 +343,15 @@ class PagePool(Generic[B]):
             page.group, page.blocks = group, [self._make_block(group, number) for number in ids]
             for block in page.blocks:
                 block.page = page
+        page.bare.clear()
+        self._use_page(state)
+        return page
+
+    def _open(self, page: Page[B], state: _Group[B]) -> None:
+        """Make all blocks of an owned page free."""
         page.bare = {block.block_id: block for block in reversed(page.blocks)}
         state.open[page] = None
-        self._use_page(state)
+        state.free += state.size
 
     def _revive(self, page: Page[B], state: _Group[B]) -> None:
         """Make a free page its last owner's again, as it is."""
@@ -350,14 +360,14 @@ class PagePool(Generic[B]):
             state.open[page] = None
         if page.kept:
             state.partly[page] = None
+        state.free += state.size
         self._use_page(state)
 
     def _use_page(self, state: _Group[B]) -> None:
         self.free_pages -= 1
-        state.free += state.size
-        if state.promised:
-            state.promised -= 1
-            self._promised -= 1
+        if self.promised[state.number]:
+            self.promised[state.number] -= 1
+            self._all_promised -= 1
 
     def _give_back(self, page: Page[B], state: _Group[B]) -> None:
         """Make an owned page, all of whose blocks are free, a free page."""

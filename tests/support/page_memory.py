@@ -17,7 +17,7 @@ class Block:
     group: int
     block_id: int
     page: Any = None
-    hash: int | None = None
+    block_hash: int | None = None
     stamp: int = 0
     users: int = 0
 
@@ -42,15 +42,13 @@ class Memory:
         self.hits: dict[int, Block] = {}
         self.counter = 0
         self.requests: list[Request] = []
-        self.pool: PagePool[Block] = PagePool(
-            pages, shapes, Block, self.evict, lambda block: block.hash is not None
-        )
+        self.pool: PagePool[Block] = PagePool(pages, shapes, Block, self.evict)
 
     def evict(self, block: Block) -> None:
-        assert block.hash is not None
+        assert block.block_hash is not None
         assert not block.users
-        del self.hits[block.hash]
-        block.hash = None
+        del self.hits[block.block_hash]
+        block.block_hash = None
 
     def cells(self, block: Block) -> range:
         width = self.cells_of_stretch // self.shapes[block.group].per_stretch
@@ -92,7 +90,7 @@ class Memory:
         blocks = self.pool.take(group, count)
         assert len(blocks) == count
         for block in blocks:
-            assert (block.group, block.hash, block.users) == (group, None, 0)
+            assert (block.group, block.block_hash, block.users) == (group, None, 0)
             self.counter += 1
             block.stamp, block.users = self.counter, 1
             self.use(block)
@@ -116,9 +114,9 @@ class Memory:
 
     def name(self, block: Block) -> None:
         """Give the block a hash, as one that is full."""
-        if block.hash is None:
+        if block.block_hash is None:
             self.counter += 1
-            block.hash = self.counter
+            block.block_hash = self.counter
             self.hits[self.counter] = block
 
     # What must hold.

@@ -12,6 +12,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheGroupSpec,
@@ -148,13 +149,13 @@ def test_hits_in_more_pages_than_there_are_do_not_keep_a_request_waiting() -> No
     assert hits == [(32, False), (0, True)]
 
 
-def test_an_impossible_number_stays_impossible() -> None:
+def test_an_impossible_number_stays_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(self: Any, *_: Any, **__: Any) -> int:
+        assert isinstance(self.block_pool, GroupBlocks)
+        return self.block_pool.num_gpu_blocks + 2
+
+    monkeypatch.setattr(FullAttentionManager, "get_num_blocks_to_allocate", wait)
     manager = make(8, SHAPES)
-    (single, _) = manager.coordinator.single_type_managers
-    assert isinstance(single.block_pool, GroupBlocks)
-    single.get_num_blocks_to_allocate.__self__._blocks = lambda *_, **__: (
-        single.block_pool.num_gpu_blocks + 2
-    )
     assert begin(manager, request("first", 5)) is None
     assert not manager.block_pool.pages.is_closed
 

@@ -156,7 +156,7 @@ def test_blocks_that_are_not_the_callers_are_refused() -> None:
     with pytest.raises(PoolError, match="not used"):
         memory.pool.release([block])
     with pytest.raises(ValueError, match="cannot hold"):
-        PagePool(3, [PageShape(0, 1)], Block, memory.evict, bool)
+        PagePool(3, [PageShape(0, 1)], Block, memory.evict)
 
 
 def test_objects_are_made_when_a_page_is_taken() -> None:
@@ -166,7 +166,7 @@ def test_objects_are_made_when_a_page_is_taken() -> None:
         made.append(Block(group, number))
         return made[-1]
 
-    pool = PagePool(10**7, [PageShape(4, 2)], make, lambda block: None, lambda block: False)
+    pool = PagePool(10**7, [PageShape(4, 2)], make, lambda block: None)
     assert not made
     pool.release(pool.take(0, 9))
     pool.take(0, 3)
@@ -196,7 +196,7 @@ def spread(memory: Memory) -> list[list[Block]]:
 def rounds_until_it_fits(memory: Memory, hits: list[list[Block]], most: int = 50) -> int:
     """How often a lone request asks, with the hits that there are; ``most`` if for ever."""
     for number in range(most):
-        found = [[block for block in group if block.hash is not None] for group in hits]
+        found = [[block for block in group if block.block_hash is not None] for group in hits]
         if memory.admit([LONG - len(found[0]), SHORT - len(found[1])], found):
             return number
         memory.pool.note_scattered()
@@ -215,7 +215,7 @@ def test_scattered_hits_do_not_keep_a_lone_request_waiting(monkeypatch: Any) -> 
 def grown_to_the_end(memory: Memory, hits: list[list[Block]], most: int = 50) -> int:
     """How often a request that grows block by block begins anew until it is complete."""
     for number in range(most):
-        found = [[block for block in group if block.hash is not None] for group in hits]
+        found = [[block for block in group if block.block_hash is not None] for group in hits]
         if (request := memory.admit([0, 0], found)) is None:
             memory.pool.note_scattered()
             continue

@@ -97,7 +97,6 @@ class PageBlocks(BlockPool):
             shapes,
             lambda _, block_id: PageBlock(block_id),
             self._maybe_evict_cached_block,
-            lambda block: block.block_hash is not None,
         )
         self.num_gpu_blocks = stock.num_gpu_blocks
         self.blocks: Any = _Blocks(self.pages)
@@ -200,28 +199,30 @@ class GroupBlocks:
         return getattr(self.pool, name)
 
 
-class _Needs:
-    """A manager's number of blocks to allocate, in pages."""
+def _count_pages(manager: Any, view: GroupBlocks) -> None:
+    """Let a manager tell pages in place of blocks to allocate, and set them aside for its group."""
+    blocks_to_allocate = manager.get_num_blocks_to_allocate
+    evictable_blocks = manager._get_num_evictable_blocks
+    pages, group = view.pool.pages, view.group
+    promised = pages.promised
+    revived: list[Any] = []
 
-    def __init__(self, manager: Any, view: GroupBlocks) -> None:
-        self._blocks = manager.get_num_blocks_to_allocate
-        self._evictable = manager._get_num_evictable_blocks
-        self._view = view
-        self._revived: list[Any] = []
-
-    def evictable(self, blocks: Sequence[Any]) -> int:
+    def evictable(blocks: Sequence[Any]) -> int:
         """Managers count hits that are free among the blocks; they are to be told apart."""
-        self._revived.extend(block for block in blocks if not block.is_null and not block.ref_cnt)
-        return int(self._evictable(blocks))
+        revived.extend(block for block in blocks if not block.is_null and not block.ref_cnt)
+        return int(evictable_blocks(blocks))
 
-    def pages(self, *args: Any, **kwargs: Any) -> int:
-        """Set pages aside for the group; returns how many."""
-        self._revived.clear()
-        blocks = int(self._blocks(*args, **kwargs))
-        if blocks >= IMPOSSIBLE:
-            return blocks
-        new = blocks - len(self._revived)
-        return self._view.pool.pages.admit(self._view.group, new, self._revived)
+    def needed(*args: Any, **kwargs: Any) -> int:
+        blocks: int = blocks_to_allocate(*args, **kwargs)
+        if not blocks and not promised[group]:
+            return 0  # Most requests in most steps.
+        if blocks < IMPOSSIBLE:
+            blocks = pages.admit(group, blocks - len(revived), revived)
+        revived.clear()
+        return blocks
+
+    manager._get_num_evictable_blocks = evictable
+    manager.get_num_blocks_to_allocate = needed
 
 
 def share_pages(manager: Any) -> None:
@@ -254,9 +255,7 @@ def share_pages(manager: Any) -> None:
 def _serve(manager: Any, view: GroupBlocks) -> None:
     """Let one group's manager take its blocks from the pool, and count pages."""
     manager.block_pool, manager._null_block = view, view.null_block
-    needs = _Needs(manager, view)
-    manager._get_num_evictable_blocks = needs.evictable
-    manager.get_num_blocks_to_allocate = needs.pages
+    _count_pages(manager, view)
     manager.take_new_block_ids = functools.partial(
         _named_ids, manager.take_new_block_ids, view.group
     )
