@@ -69,10 +69,7 @@ class GroupingOptions:
 
     @property
     def allows_coarser_hits(self) -> bool:
-        """Whether prefix hits may come in larger multiples than the target's own blocks make them.
-
-        Where that is asked for, by the objective or by ``max_block_size``, or where there are none.
-        """
+        """Whether prefix hits may come in larger multiples: where asked for, or without hits."""
         least = self.objective is Objective.LEAST_MEMORY
         return least or self.max_block_size is not None or not self.prefix_caching
 
@@ -88,8 +85,7 @@ class GroupingOptions:
 class Group:
     """One KV group: layer names with a target's layer first where there is one.
 
-    ``blocks``: blocks of ``block_size`` tokens that one request holds of it. ``shape``: blocks in a
-    page.
+    ``blocks``: blocks of ``block_size`` tokens that one request holds. ``shape``: blocks in a page.
     """
 
     layers: tuple[str, ...]
@@ -104,7 +100,7 @@ class Group:
         return self.shape.pages(self.retention.blocks(self.block_size, request))
 
     def page_share(self, request: Request) -> float:
-        """Pages that ``request`` holds where it is one of many like it."""
+        """The same of one of many like it."""
         return self.shape.share(self.retention.blocks(self.block_size, request))
 
 
