@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``mkv-ascend``.
 
-A sub-command is a module of mkv_ascend.commands with ``HELP`` (a line), ``add_arguments(parser)``
-and ``run(arguments) -> exit status``. Such a module imports torch and vLLM in ``run`` at the
-earliest, so that ``--help`` is quick and works anywhere.
+A sub-command is a module of mkv_ascend.commands with ``HELP`` (a line), ``add_arguments(parser)``,
+``run(arguments) -> exit status`` and, where it has other names, ``ALIASES``. Such a module imports
+torch and vLLM in ``run`` at the earliest, so that ``--help`` is quick and works anywhere.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ DESCRIPTION = "Any draft model for any target model on Ascend NPUs: a vLLM platf
 COMMANDS = {
     "advise": "mkv_ascend.commands.advise",
     "check": "mkv_ascend.commands.check",
-    "completion": "mkv_ascend.commands.completion",
     "demo": "mkv_ascend.commands.demo",
     "doctor": "mkv_ascend.commands.doctor",
     "emulate": "mkv_ascend.commands.emulate",
-    "explain": "mkv_ascend.commands.explain",
     "schema": "mkv_ascend.commands.schema",
 }
 """Sub-command -> its module."""
@@ -56,12 +54,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"mkv-ascend {mkv_ascend.__version__}"
     )
-    # The completion of a shell is made from all of it.
-    parser.set_defaults(command_line=parser)
     subparsers = parser.add_subparsers(dest="command_name", required=True, metavar="COMMAND")
     for name, module_name in COMMANDS.items():
         module = importlib.import_module(module_name)
-        subparser = subparsers.add_parser(name, help=module.HELP)
+        aliases = getattr(module, "ALIASES", ())
+        subparser = subparsers.add_parser(name, aliases=aliases, help=module.HELP)
         module.add_arguments(subparser)
         subparser.set_defaults(run=module.run)
     return parser

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
-from typing import Any
 
 BYTE_UNITS = {
     "": 1,
@@ -41,27 +39,3 @@ def memory_size(text: str) -> int:
             "unit B, KiB, MiB, GiB, KB, MB or GB"
         )
     return int(match.group(1)) * unit
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none, or no JSON; with what is wrong.
-    """
-    value = json_value(text)
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
-    return value
-
-
-def json_value(text: str) -> Any:
-    """Any JSON.
-
-    Raises:
-        argparse.ArgumentTypeError: it cannot be read; with what is wrong.
-    """
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from None

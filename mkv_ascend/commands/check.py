@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from mkv_ascend.layout.report import PlanReport
 
 HELP = "say whether a vllm serve command will be served, and with what, without starting it"
+EXPLAIN = "explain"
+ALIASES = (EXPLAIN,)
+"""The same with ``--plan``."""
 
 DESCRIPTION = """\
 Judges a vllm serve command, exactly as it will be run, or a target with options of vllm serve. vLLM
@@ -29,7 +32,7 @@ draft's graph mode; or why it will not, in the words of vLLM, vllm-ascend or mkv
 Needs the config.json files of the models, and vLLM with vllm-ascend. It takes no NPU: a command
 behind mkv-ascend emulate is judged for that emulated NPU; else the NPUs of this machine count, or,
 without any, an Ascend A2 of 64 GiB. vllm serve itself refuses the same before it starts an engine,
-but for what only layers and memory tell.
+but for what only layers and memory tell. mkv-ascend explain is mkv-ascend check --plan.
 """
 
 EXAMPLES = """\
@@ -114,6 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
     from mkv_ascend.commands.host_process import ProcessError
 
     arguments = _with_options_behind(arguments)
+    arguments.plan |= arguments.command_name == EXPLAIN
     try:
         answer = judged(arguments)
     except (CommandError, ProcessError, envs.EnvironmentVariableError) as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.commands import draft_options, emulator
+from mkv_ascend.commands import draft_options, emulate
 
 LAUNCHERS = ("env", "nohup", "exec", "time")
 SERVERS = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
@@ -73,8 +73,8 @@ def read(words: Sequence[str], draft: str | None = None, tokens: int | None = No
 
 
 def _behind_emulate(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    if not emulator.is_installed():
-        raise CommandError(emulator.HOW_TO_INSTALL)
+    if not emulate.is_installed():
+        raise CommandError(emulate.HOW_TO_INSTALL)
     from emulated_npu import command
     from emulated_npu.launch import settings_environment
     from emulated_npu.variables import VariableError

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.ascend_host import find_ascend
-from mkv_ascend.commands import emulator
+from mkv_ascend.commands import emulate
 from mkv_ascend.commands.argument_types import positive
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _missing() -> list[str]:
     """Distributions that are not there. The emulated NPU brings the example models as well."""
     missing = [NEEDED[name] for name in NEEDED if importlib.util.find_spec(name) is None]
-    return missing if emulator.is_installed() else ["emulated-npu", *missing]
+    return missing if emulate.is_installed() else ["emulated-npu", *missing]
 
 
 def _failed(console: Console, reason: str) -> int:
@@ -250,8 +250,8 @@ def _environment(emulated: bool, dtype: str, runner: str | None) -> Mapping[str,
         **chosen,
     }
     try:
-        return emulator.environment_for((sys.executable,), environment)
-    except emulator.EmulatorError as error:
+        return emulate.environment_for((sys.executable,), environment)
+    except emulate.EmulatorError as error:
         raise DemoError(str(error)) from error
 
 

@@ -23,7 +23,7 @@ from mkv_ascend.adapters.installed import (
     version_problem,
 )
 from mkv_ascend.child_process import run_module
-from mkv_ascend.commands import emulator
+from mkv_ascend.commands import emulate
 from mkv_ascend.host_versions import dropped_general_plugins, installed_version
 from mkv_ascend.plain_text import plain_json
 
@@ -161,7 +161,7 @@ def _installation_problems(versions: dict[str, str | None]) -> list[str]:
             f"model: pip install {' '.join(missing)}"
         )
     problems += envs.unknown_variables()
-    if emulator.is_installed():
+    if emulate.is_installed():
         from emulated_npu import variables
 
         problems += variables.unknown_variables()

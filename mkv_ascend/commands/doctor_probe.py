@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from mkv_ascend.adapters import host_probe
-from mkv_ascend.commands import emulator
+from mkv_ascend.commands import emulate
 
 
 def _device() -> tuple[str, str | None]:
@@ -29,7 +29,7 @@ def _device() -> tuple[str, str | None]:
 
 
 def _emulator(device: str) -> dict[str, Any]:
-    if not emulator.is_installed():
+    if not emulate.is_installed():
         return {"package": "not installed"}
     from emulated_npu.launch import LaunchError, require_native_extension
 

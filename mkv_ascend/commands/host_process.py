@@ -26,7 +26,7 @@ from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.ascend_host import find_ascend
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.child_process import run_module
-from mkv_ascend.commands import emulator
+from mkv_ascend.commands import emulate
 from mkv_ascend.commands.command_words import Command, CommandError
 from mkv_ascend.rules.facts import EMULATED
 
@@ -94,16 +94,16 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
     base = {"HF_HUB_OFFLINE": "1", **os.environ, "VLLM_LOGGING_LEVEL": "ERROR", **more}
     if find_ascend():
         return base
-    if not emulator.is_installed():
-        raise ProcessError(f"there is no Ascend NPU here, and {emulator.HOW_TO_INSTALL}")
+    if not emulate.is_installed():
+        raise ProcessError(f"there is no Ascend NPU here, and {emulate.HOW_TO_INSTALL}")
     if base.get(RUNNER, "").strip() not in ("", "0"):
         from emulated_npu import variables
 
         # vLLM makes no configuration of model runner V2 without Triton, which NPUs have.
         base = {variables.TRITON.name: "1", **base}
     try:
-        return emulator.environment_for((sys.executable,), base)
-    except emulator.EmulatorError as error:
+        return emulate.environment_for((sys.executable,), base)
+    except emulate.EmulatorError as error:
         raise ProcessError(f"without an Ascend NPU it needs the emulated one: {error}") from error
 
 
@@ -137,7 +137,7 @@ def place(arguments: argparse.Namespace, command: Command) -> tuple[dict[str, st
         device["source"] = (
             f"there is no NPU here; judged for an Ascend {generation} of at most 64 GiB"
         )
-    if emulator.is_installed():
+    if emulate.is_installed():
         from emulated_npu import variables as emulated
 
         variables |= {emulated.STRICT.name: "1", emulated.FA3.name: "0"}
@@ -146,7 +146,7 @@ def place(arguments: argparse.Namespace, command: Command) -> tuple[dict[str, st
 
 
 def _is_emulated_process() -> bool:
-    if not emulator.is_installed():
+    if not emulate.is_installed():
         return False
     from emulated_npu.host_check import SITE_FOLDER
 

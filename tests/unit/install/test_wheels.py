@@ -121,7 +121,6 @@ ONE_LINE = {
         ("--", "vllm", "serve", str(MODEL)),
         "found vllm missing and vllm-ascend missing",
     ),
-    "completion": (("bash",), "needs shtab, which is not installed here: pip install shtab"),
     "demo": (
         (),
         "not installed here: emulated-npu, openai, prometheus-client, rich, vllm, vllm-ascend. ",
