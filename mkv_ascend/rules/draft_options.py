@@ -6,30 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mkv_ascend import host_versions
 from mkv_ascend.attention.draft_window import WINDOWED_KINDS, window_of_layer
 from mkv_ascend.rules.facts import Facts
-from mkv_ascend.rules.model import ModelFacts
 from mkv_ascend.rules.refusal import Refusal, Rule
-
-MODELS = frozenset(
-    f"{name}ForCausalLM"
-    for name in (
-        *("Cwm", "Ernie4_5", "Glm", "IQuestCoder", "InternLM3", "LLaMA", "Llama", "Llama4"),
-        *("Ministral3", "Mistral", "Phi3", "Qwen3", "TeleChat2", "TeleChat3", "TeleFLM"),
-    )
-)
-"""Classes of vLLM 0.30.0, by their names in a config.json, that say their likeliest tokens."""
-HEADS = frozenset({"DFlashDraftModel", "PEagleDraftModel", "LlamaForCausalLMEagle3"}) | frozenset(
-    f"{kind}ForCausalLM"
-    for kind in (
-        *("Eagle3DeepseekV2", "Eagle3DeepseekV3", "Eagle3Llama", "Eagle3MiniMaxM2"),
-        *("Eagle3Qwen2_5vl", "Eagle3Qwen3", "Eagle3Qwen3vl", "EagleLlama4", "EagleLlama"),
-        *("EagleMistral", "PeagleLlama", "PeagleQwen3"),
-    )
-)
-LAYERS = ("qwen3_5_text", "qwen3_5_moe_text", "gemma4_text")
-"""Model types whose layers that drafts (method mtp) do."""
 
 
 def _drafts_of_ours(facts: Facts) -> bool:
@@ -83,6 +62,20 @@ OF_THE_HOST = (
         "say how sure the draft is of its tokens: every one of them would be verified",
         "as many draft tokens for each request, by the number of requests",
         "leave dynamic_spec_config out, or give num_speculative_tokens_per_batch_size",
+    ),
+    # Model runner V2 refuses it behind the draft's loading, and V1 passes over the option.
+    Rule(
+        "draft-option",
+        lambda facts: (
+            _drafts_of_ours(facts)
+            and facts.runner == "v2"
+            and _option(facts, "use_local_argmax_reduction")
+            and _option(facts, "draft_sample_method") == "probabilistic"
+        ),
+        "use_local_argmax_reduction and a draft_sample_method that is probabilistic are set, "
+        "and a token is drawn from logits, which vLLM does not gather then",
+        "one of the two",
+        "leave use_local_argmax_reduction out",
     ),
     # Model runner V1 calls them in each step without drafts; vLLM says so in the worker.
     Rule(
@@ -196,45 +189,4 @@ def _why_no_end(facts: Facts) -> str | None:
     return None
 
 
-def says_top_tokens(method: str, draft: ModelFacts) -> bool:
-    """Whether vLLM 0.30.0's class of the draft says its likeliest tokens."""
-    if method == "mtp":
-        return draft.model_type in LAYERS
-    if method == "draft_model":
-        return not MODELS.isdisjoint(draft.architectures)
-    # vLLM puts the method before the name of a head that has its target's.
-    prefixed = {f"{method.capitalize()}{name}" for name in draft.architectures}
-    return not HEADS.isdisjoint({*draft.architectures, *prefixed})
-
-
-def top_tokens(facts: Facts) -> Iterator[Refusal]:
-    """``use_local_argmax_reduction``: what model runner V2 refuses behind the draft's loading.
-
-    Ranks tell each other their likeliest tokens, and no logits; vLLM 0.30.0's V2 asks the draft's
-    class for them, and not every class can say it. Model runner V1 passes over the option.
-    """
-    speculation, draft = facts.speculation, facts.draft
-    if facts.runner != "v2" or speculation is None or draft is None or facts.host_drafts:
-        return
-    if not _option(facts, "use_local_argmax_reduction"):
-        return
-    leave_out = "leave use_local_argmax_reduction out"
-    if _option(facts, "draft_sample_method") == "probabilistic":
-        yield Refusal(
-            "draft-option",
-            "use_local_argmax_reduction and a draft_sample_method that is probabilistic are set, "
-            "and a token is drawn from logits, which vLLM does not gather then",
-            "one of the two",
-            leave_out,
-        )
-    if not says_top_tokens(speculation.method, draft):
-        yield Refusal(
-            "draft-option",
-            f"use_local_argmax_reduction is set, and {host_versions.vllm()} has no get_top_tokens "
-            f"for {draft.name} ({draft.model_type}) as a draft of method {speculation.method}",
-            "models and heads of Llama's kind, Qwen3, method dflash, mtp of Qwen3.5 and Gemma 4",
-            leave_out,
-        )
-
-
-CHECKS = (*OF_THE_HOST, cache_of_draft, window_of_draft, giving_up, top_tokens)
+CHECKS = (*OF_THE_HOST, cache_of_draft, window_of_draft, giving_up)

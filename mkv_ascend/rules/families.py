@@ -1,22 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Families of models that a host has no right class for, and layers that nothing serves."""
+"""Families of models that a host has no right class for, layers that nothing serves, and files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from mkv_ascend import host_versions
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.rules.facts import Facts
 from mkv_ascend.rules.model import DELTA_ATTENTION, ROLLED_BACK, ModelFacts
-from mkv_ascend.rules.refusal import Refusal
+from mkv_ascend.rules.model_files import broken_weights
+from mkv_ascend.rules.refusal import Refusal, Rule
 
 NEVER_ROLLED_BACK = frozenset({"Mamba1", "linear attention"})
 """Those whose state cannot be, on any host; of Kimi delta attention see ``HostRules``."""
 WITHOUT_CHUNKS = "mimo_v2"
 """Model types that begin so name a size of chunks and have none; vLLM takes it out."""
+HEADS = "num_attention_heads"
+SIZES = ("hidden_size", "num_hidden_layers", "vocab_size", HEADS, "num_key_value_heads")
+"""What a model has at least one of, by the names that all of transformers' configurations know.
+Other numbers may be 0: experts, drafting layers, groups."""
+READ_BY_TENSOR = frozenset({"auto", "hf", "safetensors"})
+"""Values of ``--load-format`` with which vLLM reads safetensors files."""
+MOST_NAMED = 5
 LORA_MULTIPLE = 64
 """vllm-ascend pads logits to it with adapters, and its kernel reads past an adapter's end."""
+
+
+def sizes(facts: Facts) -> Iterator[Refusal]:
+    """Sizes below 1 that a configuration states.
+
+    vLLM divides by some of them while it builds the models. Of others it builds empty matrices,
+    which no operator takes and no weights fit.
+    """
+    for model in facts.models:
+        stated = ((name, model.number(name)) for name in SIZES)
+        wrong = [
+            f"{name} {size}"
+            for name, size in stated
+            if size is not None and size < 1 and not (name == HEADS and model.attention_free)
+        ]
+        if wrong:
+            yield Refusal(
+                "model-size",
+                f"the configuration of the {model.role} {model.name} has {', '.join(wrong)}",
+                "1 or more of each",
+                "correct its config.json, or what --hf-overrides says",
+            )
+
+
+# vLLM looks the mode up behind its configuration, when workers have started.
+TOKENIZER_MODE = Rule(
+    "tokenizer",
+    lambda facts: facts.tokenizer_modes and facts.tokenizer_mode not in facts.tokenizer_modes,
+    lambda facts: (
+        f"--tokenizer-mode is {facts.tokenizer_mode}, for which {host_versions.vllm()} has no "
+        "tokenizer"
+    ),
+    lambda facts: ", ".join(sorted(facts.tokenizer_modes)),
+    "choose one of these, or leave --tokenizer-mode out",
+)
+
+
+def weights(facts: Facts) -> Iterator[Refusal]:
+    """Files of weights that are cut short, no safetensors files or not there.
+
+    What tensors whole files lack, the worker says when it has built the class (``unfilled.py`` of
+    the adapters), behind the loading of the target.
+    """
+    formats = (facts.load_format, facts.draft_load_format)
+    for model, asked in zip(facts.models, formats, strict=False):
+        problems = list(broken_weights(Path(model.name))) if asked in READ_BY_TENSOR else []
+        if problems:
+            yield Refusal(
+                "weights",
+                f"weights of the {model.role} {model.name}: {'; '.join(problems[:MOST_NAMED])}",
+                "whole files, all that their index names",
+                f"download {model.name} again",
+            )
 
 
 def family(facts: Facts) -> Iterator[Refusal]:
@@ -174,6 +236,7 @@ def one_kind_of_cache(facts: Facts) -> Iterator[Refusal]:
 
 
 CHECKS = (
+    *(sizes, TOKENIZER_MODE, weights),
     *(family, chunks, adapters, compressed_executor, states_of_target, states_of_all_blocks),
     one_kind_of_cache,
 )

@@ -100,7 +100,10 @@ def drafts_with_transfer(facts: Facts) -> Iterator[Refusal]:
 SHARED_PAGES = Rule(
     "layout",
     lambda facts: facts.options.layout.shared_pages and not facts.host.shares_pages,
-    "layout.shared_pages is true: vLLM 0.30.0's workers copy blocks by ids that name no KV group",
+    lambda _: (
+        f"layout.shared_pages is true: workers of {host_versions.vllm()} copy blocks by ids that "
+        "name no KV group"
+    ),
     "the option with vllm-ascend 0.23.0",
     "leave layout.shared_pages out",
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.rules.weight_formats import WeightFormats
+from mkv_ascend.rules.model_files import WeightFormats
 
 GATED_DELTA_RULE = "gated delta rule"
 DELTA_ATTENTION = "Kimi delta attention (KDA)"
@@ -70,7 +70,6 @@ class ModelFacts:
     states, and whether none attends. ``formats``: what ModelSlim's description says; None for a
     model without one. ``asked_quantization``: as an option says, None where none does.
     ``plain_head_size``: elements of a head as vLLM says, None for a model that does not attend.
-    ``key_heads``: heads of keys and values over all ranks as vLLM reads them; None: not told.
     """
 
     role: Role
@@ -82,7 +81,6 @@ class ModelFacts:
     formats: WeightFormats | None = None
     asked_quantization: str | None = None
     plain_head_size: int | None = None
-    key_heads: int | None = None
 
     def number(self, name: str) -> int | None:
         """A whole number of the language model; None where it has none of this name."""

@@ -40,14 +40,15 @@ class Rule:
     code: str
     when: Callable[[Facts], object]
     asked: str | Callable[[Facts], str]
-    possible: str
+    possible: str | Callable[[Facts], str]
     change: str
 
     def __call__(self, facts: Facts) -> Iterator[Refusal]:
         """One refusal, or none."""
         if self.when(facts):
-            asked = self.asked if isinstance(self.asked, str) else self.asked(facts)
-            yield Refusal(self.code, asked, self.possible, self.change)
+            parts = (self.asked, self.possible)
+            asked, possible = (part if isinstance(part, str) else part(facts) for part in parts)
+            yield Refusal(self.code, asked, possible, self.change)
 
 
 class RefusedError(ValueError):

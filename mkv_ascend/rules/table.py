@@ -14,21 +14,15 @@ from mkv_ascend.rules import (
     parallelism,
     quantization,
     runner_v2,
-    sizes,
-    tokenizer,
-    weights,
 )
 from mkv_ascend.rules.facts import Facts
 from mkv_ascend.rules.refusal import Check, Refusal
 
 CHECKS: tuple[Check, ...] = (
-    *sizes.CHECKS,
-    *tokenizer.CHECKS,
     *quantization.CHECKS,
     *families.CHECKS,
     *kv_cache.CHECKS,
     *parallelism.CHECKS,
-    *weights.CHECKS,
     *draft.CHECKS,
     *draft_options.CHECKS,
     *runner_v2.CHECKS,

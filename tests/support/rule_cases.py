@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mkv_ascend.rules.facts import Facts
-from mkv_ascend.rules.weight_formats import WeightFormats
+from mkv_ascend.rules.model_files import WeightFormats
 from tests.support.rule_facts import (
     A5,
     HEAD,
@@ -15,12 +15,10 @@ from tests.support.rule_facts import (
     INT8_LATENTS,
     JAMBA,
     LFM2,
-    LIKELIEST,
     LLAMA,
     MOE,
     NEW,
     ON_V2,
-    QWEN35,
     SPARSE,
     V4,
     WINDOWS,
@@ -87,12 +85,6 @@ SERVED = {
     ),
     "mtp whose experts move on V2": pair(MOE, "mtp", target=MOE, enable_eplb=True, **ON_V2),
     "a draft without scheduling ahead on V2": pair(async_scheduling=False, **ON_V2),
-    "likeliest tokens of a draft model": pair(
-        {**HEAD, "architectures": ["LlamaForCausalLM"]}, options=LIKELIEST, **ON_V2
-    ),
-    "likeliest tokens of drafting layers": pair(
-        QWEN35, "mtp", target=QWEN35, options=LIKELIEST, **ON_V2
-    ),
     "windows of all layers in blocks": pair(WINDOWS, "dflash", host=NEW),
     "an end of drafting": pair(ours={"drafting": {"give_up_below": 0.5}}),
     "states of all blocks where there are none": facts(states_of_all_blocks=True, host=NEW),
@@ -124,7 +116,7 @@ V2_GIVEN: dict[str, dict[str, Any]] = {
 
 REFUSED: dict[str, tuple[str, Facts]] = {
     "no heads": ("model-size", facts(WITHOUT_HEADS)),
-    "no heads of keys": ("model-size", facts(target=replace(model(LLAMA), key_heads=0))),
+    "no heads of keys": ("model-size", facts({**LLAMA, "num_key_value_heads": 0})),
     "a draft of no layers": ("model-size", pair({**HEAD, "num_hidden_layers": 0})),
     "words fewer than none": ("model-size", facts({**LLAMA, "vocab_size": -1})),
     "an unknown tokenizer": (
@@ -258,13 +250,11 @@ REFUSED: dict[str, tuple[str, Facts]] = {
         "give-up",
         looked_up(ours={"drafting": {"give_up_below": 0.2}}),
     ),
-    "top tokens": (
+    "likeliest tokens that are drawn": (
         "draft-option",
         pair(
-            {**HEAD, "architectures": ["MixtralForCausalLM"]},
-            runner="v2",
-            host=NEW,
-            options={"use_local_argmax_reduction": True},
+            options={"use_local_argmax_reduction": True, "draft_sample_method": "probabilistic"},
+            **ON_V2,
         ),
     ),
     "an eagle3 head of latents over shares on V2": (
@@ -368,10 +358,6 @@ REFUSED: dict[str, tuple[str, Facts]] = {
     "a draft model whose experts move on V2": (
         "runner",
         pair(MOE, target=MOE, enable_eplb=True, **ON_V2),
-    ),
-    "likeliest tokens of a class that says none": (
-        "draft-option",
-        pair({**HEAD, "architectures": ["GemmaForCausalLM"]}, options=LIKELIEST, **ON_V2),
     ),
     "pages that groups share on a host whose workers know no groups": (
         "layout",

@@ -12,7 +12,7 @@ from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.rules.facts import DeviceFacts, Facts, SpeculationFacts
 from mkv_ascend.rules.model import ModelFacts
-from mkv_ascend.rules.weight_formats import WeightFormats
+from mkv_ascend.rules.model_files import WeightFormats
 
 OLD, NEW = (
     next(one.RULES for one in installed.adapters() if one.RULES.vllm == release)
@@ -39,9 +39,7 @@ JAMBA = {**LLAMA, "model_type": "jamba"}
 WINDOWS = {**LLAMA, "layer_types": ["sliding_attention"], "sliding_window": 512}
 HEAD = {**LLAMA, "num_hidden_layers": 1}
 SPARSE = {**MOE, "model_type": "deepseek_v32", "index_topk": 64}
-QWEN35 = {**LLAMA, "model_type": "qwen3_5_text"}
 INT8_LATENTS = WeightFormats(frozenset({"W8A8"}), has_int8_latents=True)
-LIKELIEST = {"use_local_argmax_reduction": True}
 IN_EIGHT_BITS = WeightFormats(frozenset({"W8A8"}), frozenset({0}))
 
 

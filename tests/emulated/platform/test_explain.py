@@ -70,3 +70,24 @@ def test_what_is_refused_is_not_shown() -> None:
     )
     assert (done.status, done.output) == (1, "")
     assert done.errors.startswith("mkv-ascend explain: this cannot be served [kv-cache-dtype]: ")
+
+
+@hosts.only_on("vllm_ascend_0_30", "vLLM 0.23.0 has no such option")
+@pytest.mark.parametrize(
+    ("target", "draft", "status"),
+    [("Qwen3-0.6B", "Qwen3-0.6B", 0), ("gemma-3-1b", "gemma-3-270m", 1)],
+)
+def test_the_drafts_own_class_says_whether_it_tells_likeliest_tokens(
+    target: str, draft: str, status: int
+) -> None:
+    speculation = {
+        "method": "draft_model",
+        "model": str(CONFIGS / draft),
+        "num_speculative_tokens": 3,
+        "use_local_argmax_reduction": True,
+    }
+    options = ["--max-model-len", "4096", "--speculative-config", json.dumps(speculation)]
+    command = ["check", "--runner", "v2", *DEVICE[:2], str(CONFIGS / target), *options]
+    done = programs.run_program("mkv_ascend.cli", command)
+    assert done.status == status, done.errors
+    assert ("has no get_top_tokens in vLLM 0.30.0" in done.errors) == bool(status)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mkv_ascend import host_versions
 from mkv_ascend.adapters.common.judge.build_failures import BuildError, failed
 from mkv_ascend.adapters.common.judge.model_work import UntoldError, works_of
 from mkv_ascend.adapters.common.judge.weights import weight_bytes
@@ -24,6 +25,7 @@ from mkv_ascend.advice.work import Works
 from mkv_ascend.child_process import in_a_copy
 from mkv_ascend.layout.planning import PlanInputs
 from mkv_ascend.layout.report import OtherGrouping
+from mkv_ascend.rules.refusal import Refusal, RefusedError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -110,6 +112,7 @@ def _stage(config: VllmConfig, host: JudgingHost, stage: int, asked: Asked) -> B
     speculative = config.speculative_config
     method = None if speculative is None else str(speculative.method)
     draft = getattr(getattr(runner, "drafter", None), "model", None)
+    _refuse_untold_tokens(config, draft)
     weights = weight_bytes(runner.model, draft, method)
     specs = runner.get_kv_cache_spec()
     if not specs:
@@ -146,6 +149,25 @@ def _stage(config: VllmConfig, host: JudgingHost, stage: int, asked: Asked) -> B
         works,
         untold,
     )
+
+
+def _refuse_untold_tokens(config: VllmConfig, draft: Any) -> None:
+    """What model runner V2 refuses behind the draft's loading, and V1 passes over."""
+    asked = getattr(config.speculative_config, "use_local_argmax_reduction", False)
+    if draft is None or not asked or not getattr(config, "use_v2_model_runner", False):
+        return
+    if not hasattr(draft, "get_top_tokens"):
+        raise RefusedError(
+            [
+                Refusal(
+                    "draft-option",
+                    "use_local_argmax_reduction is set, and the draft's class "
+                    f"{type(draft).__name__} has no get_top_tokens in {host_versions.vllm()}",
+                    "drafts whose class says its likeliest tokens",
+                    "leave use_local_argmax_reduction out",
+                )
+            ]
+        )
 
 
 def _backends(config: VllmConfig, runner: Any) -> dict[str, str]:

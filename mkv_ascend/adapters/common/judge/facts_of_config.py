@@ -15,10 +15,9 @@ from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.installed import rules
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.rules.facts import Facts, SpeculationFacts
-from mkv_ascend.rules.json_file import ConfigFileError, read_object
 from mkv_ascend.rules.kv_cache import OFFLOADING, SIMPLE_OFFLOAD
 from mkv_ascend.rules.model import ModelFacts
-from mkv_ascend.rules.weight_formats import read_weight_formats
+from mkv_ascend.rules.model_files import ConfigFileError, read_object, read_weight_formats
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, ParallelConfig, SpeculativeConfig, VllmConfig
@@ -35,7 +34,6 @@ RESOLVED_MODES = frozenset({"auto", "slow"})
 """Of ``--tokenizer-mode``: vLLM's ``resolve_tokenizer_args`` makes others of them."""
 PACKING = "VLLM_RAY_DP_PACK_STRATEGY"
 """vLLM's variable that says how ray places the copies of --data-parallel-size."""
-MOST_BYTES = 64 << 20
 
 
 def is_of_draft(config: VllmConfig) -> bool:
@@ -204,7 +202,6 @@ def _model(model: ModelConfig, role: Role) -> ModelFacts:
         formats = read_weight_formats(Path(model.model), values)
     except ConfigFileError:
         formats = None  # vllm-ascend reads it, too, and says so.
-    heads: Any = model.get_total_num_kv_heads()  # A list where layers differ.
     return ModelFacts(
         role,
         model.model,
@@ -215,7 +212,6 @@ def _model(model: ModelConfig, role: Role) -> ModelFacts:
         formats,
         model.quantization,
         None if model.is_attention_free else model.get_head_size(),
-        heads if type(heads) is int else None,
     )
 
 
@@ -229,7 +225,7 @@ def _values(config: Any) -> Mapping[str, Any]:
 def _named_in_file(model: ModelConfig) -> tuple[str, ...]:
     """Classes in a folder's config.json: vLLM makes those of heads of them; none for others."""
     try:
-        found = read_object(Path(model.model) / "config.json", MOST_BYTES) or {}
+        found = read_object(Path(model.model) / "config.json") or {}
     except ConfigFileError:
         return ()
     names = found.get("architectures")
