@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``mkv-ascend doctor``: versions, device, platform and ops of this host, and what is wrong."""
+"""``mkv-ascend doctor``: versions, device, platform and ops of this host, and what is wrong.
+
+``python -m mkv_ascend.commands.doctor`` is its probe: it loads torch_npu and vLLM's platform in a
+process of its own, because vLLM keeps what it finds, prints logs, and may end the process.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,16 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
 import mkv_ascend
 from mkv_ascend import envs
+from mkv_ascend.adapters import host_probe
 from mkv_ascend.adapters.contract import PLATFORM
-from mkv_ascend.adapters.installed import (
-    PACKAGES,
-    adapter_for,
-    version_problem,
-)
+from mkv_ascend.adapters.installed import PACKAGES, adapter_for, version_problem
 from mkv_ascend.child_process import run_module
 from mkv_ascend.commands import emulate
 from mkv_ascend.host_versions import dropped_general_plugins, installed_version
@@ -36,42 +37,20 @@ is, elsewhere as `mkv-ascend emulate -- mkv-ascend doctor`. Exit status 0: nothi
 
 IMPORTED_LATE = ("numba", "scipy", "pandas", "transformers")
 """Modules that vllm-ascend needs, but whose absence only shows when a worker loads a model."""
-
+GROUPS = ("vllm.platform_plugins", "vllm.general_plugins")
+"""Entry points of vLLM's plugins."""
 NO_KERNELS = "none: "
 """What an op's entry begins with when nothing serves it; the reason follows."""
-
-PROBE = "mkv_ascend.commands.doctor_probe"
 PROBE_SECONDS = 120
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """All that the doctor found.
-
-    Attributes:
-        device: ``npu``, ``emulated`` or ``none``.
-        platform: qualified name of vLLM's platform class, or None when vLLM cannot start.
-        versions of this package, Python, torch, torch_npu, vLLM and vllm-ascend; None: missing.
-        plugins: names of the plugins that vLLM discovers, per entry point group.
-        vllm_plugins: the value of ``VLLM_PLUGINS``, None when unset.
-        ops: what serves each custom op, and why.
-        emulator: whether its native part is built, and how many operators it has.
-        problems: one text each, with what to do.
-    """
-
-    device: str
-    platform: str | None
-    mkv_ascend: str
-    python: str
-    torch: str | None
-    torch_npu: str | None
-    vllm: str | None
-    vllm_ascend: str | None
-    plugins: dict[str, list[str]] = field(default_factory=dict)
-    vllm_plugins: str | None = None
-    ops: dict[str, str] = field(default_factory=dict)
-    emulator: dict[str, Any] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+NOTHING: Mapping[str, Any] = {
+    "device": "none",
+    "platform": None,
+    "torch_npu": None,
+    "ops": {},
+    "emulator": {},
+    "error": None,
+}
+"""What the probe tells: ``error`` keeps vLLM from starting."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,163 +62,192 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings; returns 0 when nothing is wrong."""
     diagnosis = diagnose()
-    if arguments.json:
-        print(plain_json(asdict(diagnosis)))
-    else:
-        print(describe(diagnosis))
-    return 1 if diagnosis.problems else 0
+    print(plain_json(diagnosis) if arguments.json else describe(diagnosis))
+    return 1 if diagnosis["problems"] else 0
 
 
-def diagnose() -> Diagnosis:
-    """Look at this environment."""
-    probe = _probe()
+def diagnose() -> dict[str, Any]:
+    """All that is found, as ``--json`` prints it; versions are None for what is missing."""
+    found = _probe()
     versions = {name: installed_version(name) for name in PACKAGES}
-    problems = _installation_problems(versions)
-    # With the wrong versions vLLM refuses to start: one problem, not two.
-    host = adapter_for(versions)
-    if host is not None:
-        problems += _start_problems(probe, PLATFORM)
-        problems += _dropped_plugins()
-    problems += _op_problems(probe["ops"])
-    if probe["device"] == "npu":
-        problems += _slow_ops(probe["ops"])
-    return Diagnosis(
-        device=probe["device"],
-        platform=probe["platform"],
-        mkv_ascend=mkv_ascend.__version__,
-        python=platform.python_version(),
-        torch=installed_version("torch"),
-        torch_npu=probe["torch_npu"],
-        vllm=versions["vllm"],
-        vllm_ascend=versions["vllm-ascend"],
-        plugins=_plugins(),
-        vllm_plugins=os.environ.get("VLLM_PLUGINS"),
-        ops=probe["ops"],
-        emulator=probe["emulator"],
-        problems=problems,
-    )
+    return {
+        "device": found["device"],
+        "platform": found["platform"],
+        "mkv_ascend": mkv_ascend.__version__,
+        "python": platform.python_version(),
+        "torch": installed_version("torch"),
+        "torch_npu": found["torch_npu"],
+        "vllm": versions["vllm"],
+        "vllm_ascend": versions["vllm-ascend"],
+        "plugins": {
+            group: sorted(point.name for point in metadata.entry_points(group=group))
+            for group in GROUPS
+        },
+        "vllm_plugins": os.environ.get("VLLM_PLUGINS"),
+        "ops": found["ops"],
+        "emulator": found["emulator"],
+        "problems": list(_problems(versions, found)),
+    }
 
 
 def _probe() -> dict[str, Any]:
-    """Load torch_npu and vLLM's platform in a process of their own.
-
-    vLLM keeps what it finds, prints logs, and may end the process: none of that is the doctor's.
-    """
     try:
-        done = run_module(PROBE, "", os.environ, PROBE_SECONDS)
+        done = run_module(__name__, "", os.environ, PROBE_SECONDS)
     except subprocess.TimeoutExpired:
-        return _nothing_found(f"no answer from {PROBE} in {PROBE_SECONDS} s")
+        return {**NOTHING, "error": f"no answer of the probe in {PROBE_SECONDS} s"}
     answers = [line for line in done.stdout.splitlines() if line.startswith('{"device"')]
     if done.returncode == 0 and answers:
         found: dict[str, Any] = json.loads(answers[-1])
         return found
-    return _nothing_found(
-        (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-    )
+    said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    return {**NOTHING, "error": said[-1]}
 
 
-def _nothing_found(error: str) -> dict[str, Any]:
-    return {
-        "device": "none",
-        "platform": None,
-        "torch_npu": None,
-        "ops": {},
-        "emulator": {},
-        "error": error,
-    }
-
-
-def _installation_problems(versions: dict[str, str | None]) -> list[str]:
-    problems = []
-    wrong_pair = version_problem(versions)
-    if wrong_pair is not None:
-        problems.append(wrong_pair)
+def _problems(versions: dict[str, str | None], found: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong, with what to do."""
+    if (wrong_pair := version_problem(versions)) is not None:
+        yield wrong_pair
     missing = [name for name in IMPORTED_LATE if importlib.util.find_spec(name) is None]
     if missing:
-        problems.append(
+        yield (
             f"vllm-ascend needs {', '.join(missing)}, which a worker would miss when it loads a "
             f"model: pip install {' '.join(missing)}"
         )
-    problems += envs.unknown_variables()
+    yield from envs.unknown_variables()
     if emulate.is_installed():
         from emulated_npu import variables
 
-        problems += variables.unknown_variables()
-    return problems
+        yield from variables.unknown_variables()
+    # With the wrong versions vLLM refuses to start: one problem, not two.
+    if adapter_for(versions) is not None:
+        yield from _start_problems(found)
+        yield from _dropped_plugins()
+    yield from _op_problems(found["ops"])
+    # On an NPU plain torch costs launches in every step.
+    slow = all(served.startswith("reference") for served in found["ops"].values())
+    if found["device"] == "npu" and found["ops"] and slow:
+        yield "all custom ops run as reference: build their kernels (docs/ops/index.md)"
 
 
-def _start_problems(probe: dict[str, Any], expected: str) -> list[str]:
-    if probe["error"] is not None:
-        return [f"vLLM cannot start: {probe['error']}"]
-    if probe["platform"] != expected:
-        return [
-            f"vLLM runs on {probe['platform']}, not on {expected}: this plugin has no effect. "
+def _start_problems(found: Mapping[str, Any]) -> Iterator[str]:
+    if found["error"] is not None:
+        yield f"vLLM cannot start: {found['error']}"
+    elif found["platform"] != PLATFORM:
+        yield (
+            f"vLLM runs on {found['platform']}, not on {PLATFORM}: this plugin has no effect. "
             "VLLM_PLUGINS must be unset or name mkv_ascend."
-        ]
-    if probe["device"] == "none":
-        return [
-            f"torch_npu {probe['torch_npu']} is installed but sees no NPU: check npu-smi info, the "
+        )
+    elif found["device"] == "none":
+        yield (
+            f"torch_npu {found['torch_npu']} is installed but sees no NPU: check npu-smi info, the "
             "driver, and ASCEND_RT_VISIBLE_DEVICES"
-        ]
-    return []
+        )
 
 
-def _op_problems(ops: dict[str, str]) -> list[str]:
+def _dropped_plugins() -> Iterator[str]:
+    """General plugins of vllm-ascend that ``VLLM_PLUGINS`` leaves out."""
+    allowed = os.environ.get("VLLM_PLUGINS")
+    if dropped := dropped_general_plugins(allowed):
+        whole = ",".join([*filter(None, (allowed or "").split(",")), *dropped])
+        yield (
+            f"VLLM_PLUGINS leaves out {', '.join(dropped)} of vllm-ascend: their models, loaders "
+            f"and KV connectors are not there. Unset VLLM_PLUGINS, or set VLLM_PLUGINS={whole}"
+        )
+
+
+def _op_problems(ops: Mapping[str, str]) -> Iterator[str]:
     """What keeps ops from running, once for all ops that it concerns."""
     reasons: dict[str, list[str]] = {}
     for name, served in ops.items():
         if served.startswith(NO_KERNELS):
             reasons.setdefault(served.removeprefix(NO_KERNELS), []).append(name)
-    return [f"Nothing serves {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    for reason, names in reasons.items():
+        yield f"Nothing serves {', '.join(names)}: {reason}"
 
 
-def _dropped_plugins() -> list[str]:
-    """General plugins of vllm-ascend that ``VLLM_PLUGINS`` leaves out."""
-    allowed = os.environ.get("VLLM_PLUGINS")
-    dropped = dropped_general_plugins(allowed)
-    if not dropped:
-        return []
-    whole = ",".join([*filter(None, (allowed or "").split(",")), *dropped])
-    return [
-        f"VLLM_PLUGINS leaves out {', '.join(dropped)} of vllm-ascend: their models, loaders and "
-        f"KV connectors are not there. Unset VLLM_PLUGINS, or set VLLM_PLUGINS={whole}"
-    ]
-
-
-def _slow_ops(ops: dict[str, str]) -> list[str]:
-    """That on an NPU all ops run by plain torch, which costs launches in every step."""
-    if not ops or not all(served.startswith("reference") for served in ops.values()):
-        return []
-    return ["all custom ops run as reference: build their kernels (docs/ops/index.md)"]
-
-
-def _plugins() -> dict[str, list[str]]:
-    groups = ("vllm.platform_plugins", "vllm.general_plugins")
-    return {
-        group: sorted(point.name for point in metadata.entry_points(group=group))
-        for group in groups
-    }
-
-
-def describe(diagnosis: Diagnosis) -> str:
+def describe(diagnosis: Mapping[str, Any]) -> str:
     """The findings as text."""
-    device = {"emulated": "emulated NPU (not a real Ascend device)", "none": "none"}
-    rows: Sequence[tuple[str, object]] = (
-        ("device", device.get(diagnosis.device, diagnosis.device)),
-        ("platform", diagnosis.platform or "none"),
-        ("mkv_ascend", diagnosis.mkv_ascend),
-        ("vllm", diagnosis.vllm or "missing"),
-        ("vllm_ascend", diagnosis.vllm_ascend or "missing"),
-        ("torch", diagnosis.torch or "missing"),
-        ("torch_npu", diagnosis.torch_npu or "missing"),
-        ("python", diagnosis.python),
-        *((group, ", ".join(names) or "none") for group, names in diagnosis.plugins.items()),
-        ("VLLM_PLUGINS", diagnosis.vllm_plugins or "unset"),
-        *((f"op {name}", value) for name, value in diagnosis.ops.items()),
-        *((f"emulator {name}", value) for name, value in diagnosis.emulator.items()),
-    )
-    width = max(len(name) for name, _ in rows)
-    lines = [f"{name:<{width}}  {value}" for name, value in rows]
-    if not diagnosis.problems:
+    device = {"emulated": "emulated NPU (not a real Ascend device)"}
+    rows = {
+        "device": device.get(diagnosis["device"], diagnosis["device"]),
+        "platform": diagnosis["platform"] or "none",
+        "mkv_ascend": diagnosis["mkv_ascend"],
+        **{
+            name: diagnosis[name] or "missing"
+            for name in ("vllm", "vllm_ascend", "torch", "torch_npu")
+        },
+        "python": diagnosis["python"],
+        **{group: ", ".join(names) or "none" for group, names in diagnosis["plugins"].items()},
+        "VLLM_PLUGINS": diagnosis["vllm_plugins"] or "unset",
+        **{f"op {name}": value for name, value in diagnosis["ops"].items()},
+        **{f"emulator {name}": value for name, value in diagnosis["emulator"].items()},
+    }
+    width = max(map(len, rows))
+    lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
+    if not diagnosis["problems"]:
         return "\n".join([*lines, "", "nothing is wrong"])
-    return "\n".join([*lines, "", "problems:", *(f"- {text}" for text in diagnosis.problems)])
+    return "\n".join([*lines, "", "problems:", *(f"- {text}" for text in diagnosis["problems"])])
+
+
+def _device() -> tuple[str, str | None]:
+    """``npu``, ``emulated`` or ``none``, and the version of torch_npu."""
+    if importlib.util.find_spec("torch_npu") is None:
+        return "none", None
+    import torch
+
+    version = host_probe.torch_npu_version()
+    if host_probe.is_emulated():
+        return "emulated", version
+    available = getattr(torch, "npu").is_available()  # noqa: B009 - torch_npu adds it
+    return ("npu" if available else "none"), version
+
+
+def _emulator(device: str) -> dict[str, str]:
+    """Whether its native part is built, and how many operators it has."""
+    if not emulate.is_installed():
+        return {"package": "not installed"}
+    from emulated_npu.launch import LaunchError, require_native_extension
+
+    try:
+        require_native_extension()
+    except LaunchError:
+        return {"native part": "not built"}
+    if device != "emulated":
+        return {"native part": "built"}
+    from emulated_npu.operators import registry
+
+    counts = Counter(entry.namespace for entry in registry.OPERATORS.values())
+    operators = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    return {"native part": "built", "operators": operators}
+
+
+def _ops() -> dict[str, str]:
+    """What serves each custom op, and why."""
+    if importlib.util.find_spec("torch") is None:
+        return {}
+    from mkv_ascend import ops
+    from mkv_ascend.ops import implementations
+
+    try:
+        choice = implementations.for_npu() or implementations.for_cpu()
+        ops.load_all()
+    except implementations.KernelsMissingError as error:
+        return dict.fromkeys(ops.NAMES, f"{NO_KERNELS}{error}")
+    return {name: str(choice) for name in ops.NAMES}
+
+
+def probe() -> dict[str, Any]:
+    """What only torch_npu and vLLM tell; what keeps vLLM from starting is told as well."""
+    device, version = _device()
+    found = {**NOTHING, "device": device, "torch_npu": version}
+    try:
+        found["platform"] = host_probe.active_platform()
+    except SystemExit as refusal:
+        found["error"] = str(refusal)
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {error}"
+    return {**found, "ops": _ops(), "emulator": _emulator(device)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe()))

@@ -40,21 +40,21 @@ def examine(monkeypatch):
 
 def test_an_environment_that_works_has_no_problem(examine):
     diagnosis = examine()
-    assert diagnosis.problems == []
+    assert diagnosis["problems"] == []
     assert doctor.describe(diagnosis).endswith("nothing is wrong")
     assert "emulated NPU (not a real Ascend device)" in doctor.describe(diagnosis)
     assert "op draft_plan " in doctor.describe(diagnosis)
 
 
 def test_a_wrong_pair_is_one_problem_with_both_versions(examine):
-    (problem,) = examine(versions=("0.24.0", "0.23.0"), platform=None, error="refused").problems
+    (problem,) = examine(versions=("0.24.0", "0.23.0"), platform=None, error="refused")["problems"]
     assert "vllm 0.24.0" in problem
     assert "vllm-ascend 0.23.0" in problem
 
 
 def test_stock_in_the_platform_slot_is_a_problem(examine):
     stock = "vllm_ascend.platform.NPUPlatform"
-    (problem,) = examine(platform=stock).problems
+    (problem,) = examine(platform=stock)["problems"]
     assert stock in problem
     assert "VLLM_PLUGINS" in problem
 
@@ -62,45 +62,45 @@ def test_stock_in_the_platform_slot_is_a_problem(examine):
 def test_ops_that_nothing_serves_are_one_problem(examine):
     reason = "MKV_ASCEND_OPS is native, but the native kernels are not built"
     ops = dict.fromkeys(("draft_plan", "zero_blocks"), f"{doctor.NO_KERNELS}{reason}")
-    assert examine(ops=ops).problems == [f"Nothing serves draft_plan, zero_blocks: {reason}"]
+    assert examine(ops=ops)["problems"] == [f"Nothing serves draft_plan, zero_blocks: {reason}"]
     # Without vLLM there is one problem more, not one less.
-    assert len(examine(versions=("0.24.0", "0.23.0"), ops=ops).problems) == 2
+    assert len(examine(versions=("0.24.0", "0.23.0"), ops=ops)["problems"]) == 2
 
 
 def test_what_keeps_vllm_from_starting_is_the_problem(examine):
-    (problem,) = examine(device="none", platform=None, error="mkv_ascend: no torch_npu").problems
+    (problem,) = examine(device="none", platform=None, error="mkv_ascend: no torch_npu")["problems"]
     assert problem == "vLLM cannot start: mkv_ascend: no torch_npu"
 
 
 def test_torch_npu_without_a_device_is_a_problem(examine):
-    (problem,) = examine(device="none").problems
+    (problem,) = examine(device="none")["problems"]
     assert "sees no NPU" in problem
 
 
 def test_modules_that_only_a_worker_would_miss_are_a_problem(examine, monkeypatch):
     examine()
     monkeypatch.setattr(doctor, "IMPORTED_LATE", ("json", "no_such_module"))
-    (problem,) = doctor.diagnose().problems
+    (problem,) = doctor.diagnose()["problems"]
     assert "pip install no_such_module" in problem
 
 
 def test_a_misspelt_variable_hides_no_other_problem(examine, monkeypatch):
     monkeypatch.setenv("EMULATED_NPU_STRICTT", "1")
-    misspelt, other = examine(platform="vllm_ascend.platform.NPUPlatform").problems
+    misspelt, other = examine(platform="vllm_ascend.platform.NPUPlatform")["problems"]
     assert "EMULATED_NPU_STRICTT" in misspelt
     assert "NPUPlatform" in other
 
 
 def test_plugins_that_a_variable_drops_are_a_problem(examine, monkeypatch):
     monkeypatch.setenv("VLLM_PLUGINS", "mkv_ascend")
-    (problem,) = examine(dropped=["ascend_kv_connector"]).problems
+    (problem,) = examine(dropped=["ascend_kv_connector"])["problems"]
     assert problem.endswith("VLLM_PLUGINS=mkv_ascend,ascend_kv_connector")
 
 
 def test_ops_that_all_run_as_reference_are_a_problem_on_an_npu(examine):
     ops = {"draft_plan": "reference (no kernels are built)"}
-    assert examine(device="emulated", ops=ops).problems == []
-    (problem,) = examine(device="npu", ops=ops).problems
+    assert examine(device="emulated", ops=ops)["problems"] == []
+    (problem,) = examine(device="npu", ops=ops)["problems"]
     assert problem.startswith("all custom ops run as reference")
 
 
