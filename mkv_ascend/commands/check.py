@@ -146,7 +146,6 @@ def judged(arguments: argparse.Namespace, more: Mapping[str, Any] | None = None)
     Raises:
         CommandError: the command is none of vLLM's server; ProcessError: vLLM cannot be asked.
     """
-    from mkv_ascend.adapters.installed import runners
     from mkv_ascend.commands import command_words, host_process
 
     command = command_words.read(
@@ -156,13 +155,7 @@ def judged(arguments: argparse.Namespace, more: Mapping[str, Any] | None = None)
         command.serve += ["--tensor-parallel-size", str(arguments.tensor_parallel_size)]
     if arguments.kv_cache_memory is not None:
         command.serve += ["--kv-cache-memory-bytes", str(arguments.kv_cache_memory)]
-    if arguments.runner is not None:
-        if arguments.runner not in runners():
-            raise command_words.CommandError(
-                f"--runner {arguments.runner}: the installed vllm-ascend has "
-                f"{' and '.join(runners())}. Leave the option out, or take vllm-ascend 0.30.0rc2"
-            )
-        command.variables[host_process.RUNNER] = str(int(arguments.runner == "v2"))
+    command.variables |= host_process.runner_variables(arguments.runner)
     variables, device = host_process.place(arguments, command)
     question = {
         "words": _with_whole_paths(command.serve),

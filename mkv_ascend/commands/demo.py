@@ -5,25 +5,32 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
+import itertools
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mkv_ascend.adapters.installed import installed_versions, version_problem
 from mkv_ascend.ascend_host import find_ascend
-from mkv_ascend.commands import emulate
+from mkv_ascend.commands import demo_client, emulate
 from mkv_ascend.commands.argument_types import positive
+from mkv_ascend.commands.demo_client import Completion
+from mkv_ascend.commands.demo_server import (
+    Server,
+    ServerFailedError,
+    started,
+    wait_until_healthy,
+)
+from mkv_ascend.commands.host_process import RUNNER, ProcessError, runner_variables
+from mkv_ascend.envs import EnvironmentVariableError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from mkv_ascend.commands.demo_client import Completion
-    from mkv_ascend.commands.demo_server import Server
 
 HELP = "serve a target with a draft, and compare every token with the target alone"
 
@@ -48,8 +55,6 @@ LOG_WIDTH = 160
 DTYPE = "bfloat16"
 TARGET, DRAFT = "story_target", "story_draft"
 """Example models of the emulated NPU's distribution."""
-RUNNER_V2 = "VLLM_USE_V2_MODEL_RUNNER"
-"""vLLM's variable that chooses model runner V2."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,41 +103,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-NEEDED = {
-    "openai": "openai",
-    "prometheus_client": "prometheus-client",
-    "rich": "rich",
-    "vllm": "vllm",
-    "vllm_ascend": "vllm-ascend",
-}
-"""Module -> its distribution."""
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo; returns 0 only if every token is the same with and without the draft."""
-    missing = _missing()
-    if missing:
-        print(
-            f"mkv-ascend demo: not installed here: {', '.join(missing)}. Run `make setup` in a "
-            f"clone of mkv_ascend, or pip install {' '.join(missing)}",
-            file=sys.stderr,
-        )
+    # It brings the example models as well.
+    if not emulate.is_installed():
+        print(f"mkv-ascend demo: {emulate.HOW_TO_INSTALL}", file=sys.stderr)
         return EXIT_FAILED
     from openai import OpenAIError
     from rich.console import Console
 
-    from mkv_ascend.commands.demo_server import ServerFailedError
-    from mkv_ascend.envs import EnvironmentVariableError
-
     # A pipe has no width of its own; rich would fold the table to 80 characters.
     width = None if sys.stdout.isatty() else LOG_WIDTH
     console = Console(highlight=False, soft_wrap=True, width=width)
-    emulated = not find_ascend()
     # Ended like Ctrl-C, so that the server, which has a session of its own, is ended as well.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return _run(arguments, console, emulated)
-    except (ServerFailedError, DemoError, EnvironmentVariableError) as error:
+        return _run(arguments, console, not find_ascend())
+    except (ServerFailedError, DemoError, ProcessError, EnvironmentVariableError) as error:
         return _failed(console, str(error))
     except (OpenAIError, OSError) as error:
         # OSError: urllib's errors are, when a server ends between two requests.
@@ -140,12 +127,6 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console.print("stopped")
         return EXIT_FAILED
-
-
-def _missing() -> list[str]:
-    """Distributions that are not there. The emulated NPU brings the example models as well."""
-    missing = [NEEDED[name] for name in NEEDED if importlib.util.find_spec(name) is None]
-    return missing if emulate.is_installed() else ["emulated-npu", *missing]
 
 
 def _failed(console: Console, reason: str) -> int:
@@ -162,10 +143,8 @@ class DemoError(RuntimeError):
 
 def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int:
     from emulated_npu.example_models.stories import questions
-    from mkv_ascend.commands import demo_client
 
-    _refuse_runner(arguments.runner)
-    environment = _environment(emulated, arguments.dtype, arguments.runner)
+    environment = _environment(emulated, arguments.dtype, runner_variables(arguments.runner))
     console.rule("[bold]mkv_ascend demo" + (", on the emulated NPU" if emulated else ""))
     console.print(_host(environment))
     target, draft = _model(arguments.target), _model(arguments.draft)
@@ -177,12 +156,17 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
         "num_speculative_tokens": arguments.num_speculative_tokens,
     }
     alone = _options(arguments, target)
-    drafting = [*alone, "--speculative-config", demo_client.as_json(speculation)]
+    drafting = [*alone, "--speculative-config", json.dumps(speculation)]
     with contextlib.ExitStack() as servers:
-        server = servers.enter_context(_started("target with draft", drafting, environment))
+
+        def start(title: str, options: list[str]) -> Server:
+            log = LOG_FOLDER / f"{title.replace(' ', '_')}.log"
+            return servers.enter_context(started(options, log, environment))
+
+        server = start("target with draft", drafting)
         if emulated:
             # There is memory for both, and so the second is ready when it is needed.
-            second = servers.enter_context(_started("target alone", alone, environment))
+            second = start("target alone", alone)
         _wait(server, console)
         console.print(demo_client.backend_table(server.call_workers("attention_layers")[0]))
         with_draft = _complete(server, target, texts, arguments.max_tokens, console)
@@ -191,63 +175,51 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
         console.print(demo_client.replays_text(replays, server.metrics()))
         if not emulated:
             servers.close()
-            second = servers.enter_context(_started("target alone", alone, environment))
+            second = start("target alone", alone)
         _wait(second, console)
         without = _complete(second, target, texts, arguments.max_tokens, None)
     status = _verdict(with_draft, without, console)
     return status if arguments.enforce_eager else status or _replayed(replays, console)
 
 
-def _refuse_runner(runner: str | None) -> None:
-    """Raise DemoError for a model runner that the installed host does not have."""
-    from mkv_ascend.adapters.installed import adapter
-
-    served = adapter().RUNNERS
-    if runner is not None and runner not in served:
-        raise DemoError(
-            f"--runner {runner}: the installed vllm-ascend has {' and '.join(served)}. Leave the "
-            "option out, or run the demo with vllm-ascend 0.30.0rc2 (`make demo HOST=0.30`)"
-        )
-
-
 def _host(environment: Mapping[str, str]) -> str:
-    """What is shown: both versions, and the model runner, which the variable alone chooses."""
-    from mkv_ascend.adapters.installed import installed_versions
+    """What is shown: both versions, and the model runner, which the variable alone chooses.
 
+    Raises DemoError where either is missing.
+    """
     found = installed_versions()
-    runner = "V1" if environment.get(RUNNER_V2, "").strip() in ("", "0") else "V2"
+    if (problem := version_problem(found)) is not None:
+        raise DemoError(problem)
+    runner = "V1" if environment.get(RUNNER, "").strip() in ("", "0") else "V2"
     return f"vllm-ascend {found['vllm-ascend']} with vLLM {found['vllm']}, model runner {runner}"
 
 
 def _options(arguments: argparse.Namespace, target: Path) -> list[str]:
     """The command line of `vllm serve` for the target alone."""
-    from mkv_ascend.commands import demo_client
-
     options = [str(target), "--dtype", arguments.dtype, "--max-model-len", "512"]
     # One question is asked after the other: graphs for few requests do, and are captured sooner.
     options += ["--max-num-seqs", "4", "--gpu-memory-utilization", "0.5"]
     if arguments.target_backend is not None:
         choice = {"mkv_ascend": {"attention": {"target": arguments.target_backend}}}
-        options += ["--additional-config", demo_client.as_json(choice)]
+        options += ["--additional-config", json.dumps(choice)]
     return [*options, "--enforce-eager"] if arguments.enforce_eager else options
 
 
-def _environment(emulated: bool, dtype: str, runner: str | None) -> Mapping[str, str]:
-    """Variables of the servers' processes."""
-    chosen = {} if runner is None else {RUNNER_V2: str(int(runner == "v2"))}
+def _environment(emulated: bool, dtype: str, runner: Mapping[str, str]) -> Mapping[str, str]:
+    """Variables of the servers' processes; ``runner``: what chooses a model runner."""
     if not emulated:
-        return {**os.environ, **chosen}
+        return {**os.environ, **runner}
     from emulated_npu import variables
 
     environment = {
         # Model runner V2 runs kernels of Triton.
-        variables.TRITON.name: str(int(runner == "v2")),
+        variables.TRITON.name: runner.get(RUNNER, "0"),
         variables.STRICT.name: "1",
         variables.FLOAT32_COMPUTE.name: str(int(dtype == "float32")),
         # Lets flash_attention_3 be chosen.
         variables.FA3.name: "1",
         **os.environ,
-        **chosen,
+        **runner,
     }
     try:
         return emulate.environment_for((sys.executable,), environment)
@@ -269,61 +241,42 @@ def _model(name: str) -> Path:
     )
 
 
-def _started(
-    title: str, options: list[str], environment: Mapping[str, str]
-) -> AbstractContextManager[Server]:
-    from mkv_ascend.commands.demo_server import started
-
-    return started(options, LOG_FOLDER / f"{title.replace(' ', '_')}.log", environment)
-
-
 def _wait(server: Server, console: Console) -> None:
     """Wait until the server is healthy, with the seconds on the console."""
-    from mkv_ascend.commands.demo_server import wait_until_healthy
-
-    title = server.log.stem.replace("_", " ")
+    title = f"vllm serve, {server.log.stem.replace('_', ' ')}"
     start = time.monotonic()
-    with console.status(f"starting vllm serve, {title} (log: {server.log})") as status:
-
-        def on_wait(seconds: float) -> None:
-            status.update(f"starting vllm serve, {title}: {seconds:.0f} s (log: {server.log})")
-
-        wait_until_healthy(server, on_wait)
+    with console.status(f"starting {title} (log: {server.log})") as status:
+        wait_until_healthy(
+            server,
+            lambda seconds: status.update(f"starting {title}: {seconds:.0f} s (log: {server.log})"),
+        )
     seconds = time.monotonic() - start
-    console.print(f"vllm serve, {title}: healthy after {seconds:.0f} s (log: {server.log})")
+    console.print(f"{title}: healthy after {seconds:.0f} s (log: {server.log})")
 
 
 def _complete(
     server: Server, model: Path, texts: list[str], max_tokens: int, console: Console | None
 ) -> list[Completion]:
-    from mkv_ascend.commands.demo_client import stream_answer
-
     completions = []
     for number, text in enumerate(texts, start=1):
         if console is not None:
             console.print(f"[bold]question {number}[/] {text}", highlight=False)
-        completion = stream_answer(server.openai_address, str(model), text, max_tokens, console)
+        completions.append(
+            demo_client.stream_answer(server.openai_address, str(model), text, max_tokens, console)
+        )
         if console is not None:
             console.print()
-        completions.append(completion)
     return completions
 
 
 def _verdict(with_draft: list[Completion], alone: list[Completion], console: Console) -> int:
     different = 0
     for number, (one, other) in enumerate(zip(with_draft, alone, strict=True), start=1):
-        if one.tokens == other.tokens:
-            continue
-        different += 1
-        place = next(
-            (
-                i
-                for i, pair in enumerate(zip(one.tokens, other.tokens, strict=False))
-                if len(set(pair)) > 1
-            ),
-            min(len(one.tokens), len(other.tokens)),
-        )
-        console.print(f"[red]question {number}: different from token {place} on[/]")
+        pairs = enumerate(itertools.zip_longest(one.tokens, other.tokens))
+        place = next((index for index, pair in pairs if len(set(pair)) > 1), None)
+        if place is not None:
+            different += 1
+            console.print(f"[red]question {number}: different from token {place} on[/]")
     total = sum(len(completion.tokens) for completion in alone)
     if different or not total:
         console.print(f"[bold red]{different} of {len(alone)} completions differ[/]")

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+from mkv_ascend.layout.layer_ranges import abbreviated_names
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 DRAFTS = "vllm:spec_decode_num_drafts_total"
 ACCEPTED_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total[{}]"
@@ -23,11 +23,6 @@ class Completion:
 
     text: str
     tokens: tuple[int, ...]
-
-
-def as_json(value: Any) -> str:
-    """Compact JSON for a command line."""
-    return json.dumps(value, separators=(",", ":"))
 
 
 def stream_answer(
@@ -83,7 +78,7 @@ def replays_text(replays: Mapping[str, Any], metrics: Mapping[str, float]) -> st
 
 def backend_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Layers -> backend -> KV group, target and draft apart; layers that are alike in one line."""
-    from mkv_ascend.layout.layer_ranges import abbreviated_names
+    from rich.table import Table
 
     columns = ("role", "kind", "backend", "kv_group", "chosen_by", "detail")
     layers: dict[tuple[Any, ...], list[str]] = {}
@@ -123,6 +118,8 @@ def acceptance(metrics: Mapping[str, float]) -> Acceptance:
 
 def acceptance_table(metrics: Mapping[str, float]) -> Table:
     """Acceptance per draft position and the mean acceptance length."""
+    from rich.table import Table
+
     measured = acceptance(metrics)
     title = (
         f"Acceptance: {measured.proposals} proposals, "

@@ -27,18 +27,12 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServerFailedError(RuntimeError):
-    """The server ended, or did not become healthy in time; the text holds the end of its log."""
+    """Why a server is not healthy; the text holds the end of its log."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server.
-
-    Attributes:
-        address: ``http://127.0.0.1:PORT``.
-        log: the file that holds what it printed.
-        process: the one that was started; it has a session of its own.
-    """
+    """A running server; ``log``: the file that holds what it prints."""
 
     address: str
     log: Path
@@ -104,39 +98,25 @@ def started(
         environment: of the server; None inherits this process's.
         before: a command that becomes the server's, which is added to it.
     """
-    with reserved_port() as holder:
-        port = holder.getsockname()[1]
-        with _running(arguments, log, environment, before, port) as process:
-            yield Server(f"http://127.0.0.1:{port}", log, process)
-
-
-@contextlib.contextmanager
-def _running(
-    arguments: list[str],
-    log: Path,
-    environment: Mapping[str, str] | None,
-    before: Sequence[str],
-    port: int,
-) -> Iterator[subprocess.Popen[bytes]]:
-    command = [*before, *module_command("vllm.entrypoints.cli.main"), "serve", *arguments]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
     variables = safe_environment(environment)
     variables.update(VLLM_SERVER_DEV_MODE="1", OMP_NUM_THREADS="1")
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as output:
+    with reserved_port() as holder, log.open("w") as output:
+        port = holder.getsockname()[1]
+        command = [*before, *module_command("vllm.entrypoints.cli.main"), "serve", *arguments]
         # A session of its own, so that all of its children can be ended together.
         process = subprocess.Popen(
-            command,
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    try:
-        yield process
-    finally:
-        _end(process)
+        try:
+            yield Server(f"http://127.0.0.1:{port}", log, process)
+        finally:
+            _end(process)
 
 
 def wait_until_healthy(
@@ -144,14 +124,10 @@ def wait_until_healthy(
     on_wait: Callable[[float], None] = lambda seconds: None,
     start_seconds: float = START_SECONDS,
 ) -> None:
-    """Wait until ``server`` answers.
-
-    Args:
-        on_wait: called about once a second while waiting, with the seconds waited.
-        start_seconds: within which it must be healthy.
+    """Wait until ``server`` answers; ``on_wait`` is called with the seconds waited, once a second.
 
     Raises:
-        ServerFailedError: with the end of the log.
+        ServerFailedError: it ended, or is not healthy within ``start_seconds``; its log's end.
     """
     start = time.monotonic()
     while True:

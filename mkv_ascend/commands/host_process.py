@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.adapters.installed import adapter
+from mkv_ascend.adapters.installed import adapter, runners
 from mkv_ascend.adapters.questions import MARK
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.ascend_host import find_ascend
@@ -80,6 +80,21 @@ def ask(question: Mapping[str, Any], environment: Mapping[str, str], name: str) 
             f"the process that asks vLLM ended with status {done.returncode}; it said: {words[0]}"
         )
     return json.loads(answers[-1][len(MARK) :])
+
+
+def runner_variables(runner: str | None) -> dict[str, str]:
+    """What chooses vLLM's model runner, "v1" or "v2"; nothing where none is asked for.
+
+    Raises ProcessError for one that the installed host does not have.
+    """
+    if runner is None:
+        return {}
+    if runner not in runners():
+        raise ProcessError(
+            f"--runner {runner}: the installed vllm-ascend has {' and '.join(runners())}. Leave "
+            "the option out, or take vllm-ascend 0.30.0rc2 (in a clone HOST=0.30 of make)"
+        )
+    return {RUNNER: str(int(runner == "v2"))}
 
 
 def _say_that_it_takes(name: str) -> None:

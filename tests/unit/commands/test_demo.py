@@ -101,7 +101,7 @@ def test_the_targets_backend_is_handed_to_the_server():
     demo.add_arguments(parser)
     chosen = demo._options(parser.parse_args(["--target-backend", "mla"]), "target")
     assert chosen[chosen.index("--additional-config") + 1] == (
-        '{"mkv_ascend":{"attention":{"target":"mla"}}}'
+        '{"mkv_ascend": {"attention": {"target": "mla"}}}'
     )
     assert "--additional-config" not in demo._options(parser.parse_args([]), "target")
 
@@ -132,12 +132,12 @@ def servers(monkeypatch):
     def run_with(replays, *arguments):
         started = []
 
-        def start(title, options, environment):
+        def start(options, log, environment):
             started.append(options)
             return contextlib.nullcontext(FakeServer(replays))
 
         monkeypatch.setattr(demo, "_environment", lambda *_: {})
-        monkeypatch.setattr(demo, "_started", start)
+        monkeypatch.setattr(demo, "started", start)
         monkeypatch.setattr(demo, "_wait", lambda server, console: None)
         monkeypatch.setattr(demo, "_complete", lambda *rest: completions([1, 2]))
         return run(*arguments), started
@@ -175,7 +175,7 @@ def test_the_host_and_its_model_runner_stand_first(servers, capsys):
     assert capsys.readouterr().out.splitlines()[1] == (
         f"vllm-ascend {versions['vllm-ascend']} with vLLM {versions['vllm']}, model runner V1"
     )
-    assert demo._host({demo.RUNNER_V2: "1"}).endswith("model runner V2")
+    assert demo._host({demo.RUNNER: "1"}).endswith("model runner V2")
 
 
 @pytest.mark.parametrize(
@@ -200,4 +200,4 @@ def test_a_model_runner_that_the_host_lacks_is_refused(capsys):
     assert run("--runner", "v2") == demo.EXIT_FAILED
     printed = capsys.readouterr().out
     assert "has v1" in printed
-    assert "make demo HOST=0.30" in printed
+    assert "HOST=0.30" in printed

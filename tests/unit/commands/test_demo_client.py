@@ -93,7 +93,3 @@ def test_no_terminal_is_too_narrow_for_the_name_of_a_backend(width):
     text = text_of(demo_client.backend_table(rows), width)
     assert "fused_infer_attention" in text
     assert "…" not in text
-
-
-def test_json_for_a_command_line_has_no_spaces():
-    assert demo_client.as_json({"a": [1, 2]}) == '{"a":[1,2]}'

@@ -121,10 +121,7 @@ ONE_LINE = {
         ("--", "vllm", "serve", str(MODEL)),
         "found vllm missing and vllm-ascend missing",
     ),
-    "demo": (
-        (),
-        "not installed here: emulated-npu, openai, prometheus-client, rich, vllm, vllm-ascend. ",
-    ),
+    "demo": ((), "`pip install ./emulated_npu`"),
     "emulate": (("--", "true"), "`pip install ./emulated_npu`"),
     "explain": ((str(MODEL),), "found vllm missing and vllm-ascend missing"),
 }
