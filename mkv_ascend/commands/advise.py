@@ -8,18 +8,29 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mkv_ascend.advice.device import CHIPS
-from mkv_ascend.commands import advise_candidates, advise_text
-from mkv_ascend.commands.advise_candidates import Candidate
+from mkv_ascend.advice.device import CHIPS, read_calibration, read_device
+from mkv_ascend.advice.measured import MeasuredError, moved, read_run
+from mkv_ascend.advice.prediction import (
+    Drafting,
+    Prediction,
+    Serving,
+    acceptance_of,
+    length_of,
+    predict,
+)
+from mkv_ascend.advice.work import Works
+from mkv_ascend.commands import advise_candidates, advise_text, host_process
+from mkv_ascend.commands.advise_candidates import EXIT_UNREADABLE, AdviceError, Candidate
 from mkv_ascend.commands.argument_types import positive
-from mkv_ascend.commands.draft_options import LOOK_UP, DraftOptionError
+from mkv_ascend.commands.command_words import LOOK_UP
+from mkv_ascend.commands.host_process import ProcessError
+from mkv_ascend.layout.report_text import count
+from mkv_ascend.layout.serialization import from_dict
 from mkv_ascend.plain_text import plain_json, shortened
-
-if TYPE_CHECKING:
-    from mkv_ascend.advice.prediction import Drafting, Prediction, Serving
-    from mkv_ascend.advice.work import Works
+from mkv_ascend.rules.facts import BLOCKS
+from mkv_ascend.rules.refusal import Refusal, text_of
 
 HELP = "predict whether a draft pays for a target, and with how many tokens"
 
@@ -46,19 +57,10 @@ exit status: 0 it is predicted; 1 the pair will be refused; 2 it cannot be predi
 """
 
 EXIT_REFUSED = 1
-EXIT_UNREADABLE = 2
 MOST_TOKENS = 15
 """Of a proposal: FIA takes at most 16 query tokens of a request."""
 SHARE_OF_MEMORY = 0.9
 """vLLM's ``--gpu-memory-utilization`` by default."""
-
-
-class AdviceError(ValueError):
-    """Why there is no prediction; ``status``: the command's exit status."""
-
-    def __init__(self, words: str, status: int = EXIT_UNREADABLE) -> None:
-        super().__init__(words)
-        self.status = status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,13 +125,11 @@ def _tokens(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the prediction, or why there is none; returns the exit status."""
-    from mkv_ascend.advice.measured import MeasuredError
-
     try:
         answer = advise(arguments)
-    except (AdviceError, MeasuredError, DraftOptionError) as error:
+    except (AdviceError, MeasuredError, ProcessError) as error:
         print(f"mkv-ascend advise: {error}", file=sys.stderr)
-        return error.status if isinstance(error, AdviceError) else EXIT_UNREADABLE
+        return getattr(error, "status", EXIT_UNREADABLE)
     if arguments.json:
         print(plain_json(answer))
     else:
@@ -150,8 +150,8 @@ def advise(arguments: argparse.Namespace) -> dict[str, Any]:
     for candidate in asked:
         try:
             answers.append({"name": candidate.name, **_of_candidate(arguments, candidate)})
-        except AdviceError as error:
-            status = max(status, error.status)
+        except (AdviceError, ProcessError) as error:
+            status = max(status, getattr(error, "status", EXIT_UNREADABLE))
             answers.append({"name": candidate.name, "refused": str(error)})
     told = [answer for answer in answers if "batches" in answer]
     if not told:
@@ -176,10 +176,6 @@ def _best_of(answers: list[dict[str, Any]], index: int) -> dict[str, Any]:
 
 
 def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, Any]:
-    from mkv_ascend.advice.device import read_calibration, read_device
-    from mkv_ascend.advice.measured import moved, read_run
-    from mkv_ascend.advice.prediction import Serving
-
     # Both before vLLM is asked, which takes a while.
     acceptance = _acceptance(arguments, candidate)
     runs = [read_run(path) for path in arguments.calibrate or ()]
@@ -229,9 +225,6 @@ def _is_ahead(judged: dict[str, Any], candidate: Candidate) -> bool:
 
 def _works(judged: dict[str, Any]) -> Works:
     """What steps of both models read and compute. Raises AdviceError where it is not told."""
-    from mkv_ascend.advice.work import Works
-    from mkv_ascend.layout.serialization import from_dict
-
     if judged["works"] is None:
         raise AdviceError(
             f"how long a step takes is not told: {judged['untold']}. Possible: models whose caches "
@@ -241,16 +234,11 @@ def _works(judged: dict[str, Any]) -> Works:
 
 
 def _drafting(method: str, works: Works, ahead: bool) -> Drafting:
-    from mkv_ascend.advice.prediction import Drafting
-    from mkv_ascend.rules.facts import BLOCKS
-
     # vLLM hands a draft_model the token that the target sampled beside those it verified.
     return Drafting(works.draft, method in BLOCKS, 2 if method == "draft_model" else 1, ahead)
 
 
 def _acceptance(arguments: argparse.Namespace, candidate: Candidate) -> float:
-    from mkv_ascend.advice.prediction import acceptance_of
-
     if candidate.acceptance is not None:
         return candidate.acceptance
     if arguments.tokens is None:
@@ -266,8 +254,6 @@ def _of_batch(
     serving: Serving, drafting: Drafting, requests: int, acceptance: float, asked: int | None
 ) -> dict[str, Any]:
     """Each number of draft tokens at this batch size, the best of them, and what it comes to."""
-    from mkv_ascend.advice.prediction import length_of, predict
-
     found = [
         predict(serving, drafting, requests, tokens, length_of(acceptance, tokens))
         for tokens in range(1, MOST_TOKENS + 1)
@@ -301,8 +287,6 @@ def _plain(found: Prediction) -> dict[str, Any]:
 
 
 def _verdict(found: Prediction) -> str:
-    from mkv_ascend.layout.report_text import count
-
     percent = abs(found.speed_up - 1) * 100
     sure = found.bounds[0] > 1 or found.bounds[1] < 1
     doubt = "" if sure else ", within the error of the prediction"
@@ -316,11 +300,8 @@ def _verdict(found: Prediction) -> str:
 def _judged(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, Any]:
     """What ``mkv-ascend check`` says of the pair, whatever memory a device has.
 
-    Raises AdviceError with its words where it is refused, or vLLM cannot be asked.
+    Raises AdviceError with its words where it is refused; ProcessError where vLLM is not asked.
     """
-    from mkv_ascend.commands.host_process import ProcessError, ask
-    from mkv_ascend.rules.refusal import Refusal, text_of
-
     words = [os.path.abspath(arguments.target), "--tensor-parallel-size", str(arguments.tp)]
     words += ["--max-model-len", str(arguments.context)]
     if arguments.async_scheduling is not None:
@@ -345,10 +326,7 @@ def _judged(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, An
         "source": f"judged for an Ascend {arguments.chip.upper()}",
     }
     question = {"words": words, "device": device, "plan": False, "works": True}
-    try:
-        answer: dict[str, Any] = ask(question, {}, "advise")
-    except ProcessError as error:
-        raise AdviceError(str(error)) from error
+    answer: dict[str, Any] = host_process.ask(question, {}, "advise")
     if answer["answer"] == "refused":
         refusals = (Refusal(**refusal) for refusal in answer["refusals"])
         raise AdviceError(text_of(refusals), EXIT_REFUSED)

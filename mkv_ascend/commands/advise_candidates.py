@@ -8,22 +8,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mkv_ascend.commands import draft_options
-from mkv_ascend.commands.draft_options import DraftOptionError
+from mkv_ascend.commands.command_words import LOOK_UP, METHODS, PREDICTORS, split_draft
 
-__all__ = ["Candidate", "add_arguments", "candidates"]
+WITHOUT_A_DRAFT = ("mtp", *LOOK_UP)
+"""Methods that need no folder but the target's."""
+EXIT_UNREADABLE = 2
+
+
+class AdviceError(ValueError):
+    """Why there is no prediction; ``status``: the command's exit status."""
+
+    def __init__(self, words: str, status: int = EXIT_UNREADABLE) -> None:
+        super().__init__(words)
+        self.status = status
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to draft.
+    """One way to draft. ``draft``: its folder; None where the method needs none.
 
-    Attributes:
-        method: of ``draft_options.METHODS``.
-        draft: its folder; None where the method needs none.
-        acceptance: chance of a draft token to be accepted if all before it were; None where
-            ``length`` is given.
-        length: mean tokens of a step.
+    ``acceptance``: chance of a draft token to be accepted if all before it were; None where
+    ``length``, mean tokens of a step, is given.
     """
 
     method: str
@@ -39,7 +44,22 @@ class Candidate:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options that name candidates."""
-    draft_options.add_arguments(parser)
+    parser.add_argument(
+        "--draft",
+        action="append",
+        default=[],
+        metavar="[METHOD=]DIR",
+        help="directory of a draft; may be given several times, to compare them",
+    )
+    parser.add_argument(
+        "--method",
+        action="append",
+        default=[],
+        type=_our_name,
+        choices=METHODS,
+        help="of the draft (draft_model where --draft is given), or one that needs no draft; may "
+        "be given several times",
+    )
     share = parser.add_mutually_exclusive_group(required=True)
     share.add_argument(
         "--acceptance",
@@ -57,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def candidates(arguments: argparse.Namespace) -> list[Candidate]:
-    """Drafts in their order, then methods that need none. Raises DraftOptionError."""
-    found = draft_options.ways_to_draft(arguments.draft, arguments.method)
+    """Drafts in their order, then methods that need none. Raises AdviceError."""
+    found = ways_to_draft(arguments.draft, arguments.method)
     shares = _for_each(arguments.acceptance, len(found), "--acceptance")
     lengths = _for_each(arguments.length, len(found), "--length")
     return [
@@ -67,12 +87,53 @@ def candidates(arguments: argparse.Namespace) -> list[Candidate]:
     ]
 
 
+def ways_to_draft(drafts: Sequence[str], methods: Sequence[str]) -> list[tuple[str, Path | None]]:
+    """Method and folder of each draft in their order, then methods that need none.
+
+    Raises AdviceError.
+    """
+    found: list[tuple[str, Path | None]] = [_of_draft(text, methods) for text in drafts]
+    taken = {method for method, _ in found}
+    found += [(method, None) for method in dict.fromkeys(methods) if method not in taken]
+    if not found:
+        raise AdviceError(f"give --draft DIR, or --method with one of {', '.join(METHODS)}")
+    for method, draft in found:
+        if draft is None and method not in WITHOUT_A_DRAFT:
+            raise AdviceError(f"--method {method} needs a draft: give --draft DIR")
+    return found
+
+
+def _of_draft(text: str, methods: Sequence[str]) -> tuple[str, Path]:
+    method, folder = split_draft(text)
+    method = _our_name(method)
+    if method and method not in METHODS:
+        raise AdviceError(
+            f"--draft {text}: {method} is no method that is compared. Possible: "
+            f"{', '.join(METHODS)}, and vLLM's own names that end with {PREDICTORS}. Change the "
+            "word before the sign"
+        )
+    named = list(dict.fromkeys(methods))
+    if not method and len(named) > 1:
+        raise AdviceError(
+            f"--draft {text}: which of the methods {', '.join(named)} is it for? Give "
+            f"--draft METHOD={text}"
+        )
+    method = method or (named[0] if named else "draft_model")
+    if method in LOOK_UP:
+        raise AdviceError(f"--method {method} has no draft: leave out --draft")
+    return method, Path(folder)
+
+
+def _our_name(method: str) -> str:
+    return "mtp" if method.endswith(PREDICTORS) else method
+
+
 def _for_each(given: tuple[float, ...] | None, count: int, option: str) -> Sequence[float | None]:
     """A value for each candidate."""
     if given is None:
         return [None] * count
     if len(given) not in (1, count):
-        raise DraftOptionError(
+        raise AdviceError(
             f"{option} has {len(given)} values for {count} candidates: give one, or one for each"
         )
     return given * (count // len(given))

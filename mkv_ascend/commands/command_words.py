@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.commands import draft_options, emulate
+from mkv_ascend.commands import emulate
 
+LOOK_UP = ("ngram", "suffix")
+METHODS = ("draft_model", "eagle", "eagle3", "dflash", "dspark", "mtp", *LOOK_UP)
+METHOD = re.compile(r"[a-z][a-z0-9_]*")
+PREDICTORS = "_mtp"
+"""How vLLM's own names of predictors end; it takes each of them for ``mtp``."""
 LAUNCHERS = ("env", "nohup", "exec", "time")
 SERVERS = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
 COMMANDS = ("vllm.entrypoints.cli.main", "vllm")
@@ -112,8 +117,25 @@ def _speculation(draft: str | None, tokens: int | None) -> dict[str, Any]:
     found: dict[str, Any] = {"num_speculative_tokens": tokens or DRAFT_TOKENS}
     if draft is None:
         return found
-    if draft_options.is_method(draft):
+    if _is_method(draft):
         return {**found, "method": draft}
-    method, folder = draft_options.split_draft(draft)
+    method, folder = split_draft(draft)
     model = str(Path(folder).resolve()) if Path(folder).exists() else folder
     return {**found, "method": method or "draft_model", "model": model}
+
+
+def split_draft(text: str) -> tuple[str, str]:
+    """Method, empty where none is named, and folder of ``[METHOD=]DIR``.
+
+    Any word is a method: which there are is for vLLM to say. A folder's name may have a sign, too.
+    """
+    method, sign, folder = text.partition("=")
+    if not sign or not METHOD.fullmatch(method) or Path(text).exists():
+        return "", text
+    return method, folder
+
+
+def _is_method(word: str) -> bool:
+    """Whether a word without a folder can only be a method."""
+    known = word in (*METHODS, "medusa", "ngram_gpu") or word.endswith(PREDICTORS)
+    return known and METHOD.fullmatch(word) is not None and not Path(word).exists()

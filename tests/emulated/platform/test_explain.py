@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import hosts, programs
+from tests.support.stock import RUNNER_V2
 
 pytestmark = [pytest.mark.slow, pytest.mark.host("0.23")]
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
@@ -87,7 +88,7 @@ def test_the_drafts_own_class_says_whether_it_tells_likeliest_tokens(
         "use_local_argmax_reduction": True,
     }
     options = ["--max-model-len", "4096", "--speculative-config", json.dumps(speculation)]
-    command = ["check", "--runner", "v2", *DEVICE[:2], str(CONFIGS / target), *options]
-    done = programs.run_program("mkv_ascend.cli", command)
+    command = ["check", *DEVICE[:2], str(CONFIGS / target), *options]
+    done = programs.run_program("mkv_ascend.cli", command, RUNNER_V2)
     assert done.status == status, done.errors
     assert ("has no get_top_tokens in vLLM 0.30.0" in done.errors) == bool(status)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend.commands import check, command_words, draft_options, host_process
-from mkv_ascend.commands.draft_options import DraftOptionError, ways_to_draft
+from mkv_ascend.commands import advise_candidates, check, command_words, host_process
+from mkv_ascend.commands.advise_candidates import AdviceError, ways_to_draft
 
 
 def speculation(draft: str | None, tokens: int | None = None) -> dict[str, Any]:
@@ -86,9 +86,10 @@ def test_ranks_may_stand_before_a_target_and_behind_it(
 
 def test_predictors_of_vllm_are_compared_as_mtp() -> None:
     parser = argparse.ArgumentParser()
-    draft_options.add_arguments(parser)
-    found = parser.parse_args(["--method", "glm4_moe_mtp", "--draft", "deepseek_mtp=D"])
+    advise_candidates.add_arguments(parser)
+    words = ["--method", "glm4_moe_mtp", "--draft", "deepseek_mtp=D", "--length", "2"]
+    found = parser.parse_args(words)
     assert ways_to_draft(found.draft, []) == [("mtp", Path("D"))]
     assert ways_to_draft([], found.method) == [("mtp", None)]
-    with pytest.raises(DraftOptionError, match="not_yet is no method that is compared"):
+    with pytest.raises(AdviceError, match="not_yet is no method that is compared"):
         ways_to_draft(["not_yet=D"], [])
