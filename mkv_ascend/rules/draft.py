@@ -10,7 +10,7 @@ from mkv_ascend import host_versions
 from mkv_ascend.rules import families
 from mkv_ascend.rules.facts import BLOCKS, Facts, SpeculationFacts
 from mkv_ascend.rules.model import DELTA_ATTENTION, ROLLED_BACK, ModelFacts
-from mkv_ascend.rules.refusal import Refusal
+from mkv_ascend.rules.refusal import Refusal, Rule
 
 MOST_TOKENS_PER_STEP = 16
 """Tokens of a request that attention verifies at once, K + 1: the limit of
@@ -244,43 +244,27 @@ def blocks_of_masks(facts: Facts) -> Iterator[Refusal]:
 
 
 def windows_in_blocks(facts: Facts) -> Iterator[Refusal]:
-    """Windows that the layers of a draft of method dflash or dspark cannot have."""
+    """Windows that the layers of a draft of method dflash or dspark cannot have.
+
+    vLLM 0.23.0's class leaves them out. 0.30.0's reads them, and refuses them beside layers that
+    attend to all tokens on model runner V1, behind the loading of the target.
+    """
     if facts.drafts is None or not facts.drafts[0].drafts_blocks or facts.has_own_proposer:
         return
-    method, draft = facts.drafts[0].method, facts.drafts[1]
+    speculation, draft = facts.drafts
     windows = _which_have_windows(draft.text)
-    have = f"method {method}, and layers of the draft {draft.name} have sliding windows"
-    if not any(windows):
+    if not any(windows) or (
+        facts.host.windows_in_blocks and (facts.runner == "v2" or all(windows))
+    ):
         return
-    if not facts.host.windows_in_blocks:
-        yield Refusal(
-            "dflash",
-            f"{have}, which this vLLM's class of such drafts leaves out",
-            "a draft whose layers attend to all tokens",
-            "choose such a draft, or a newer vLLM",
-        )
-    elif facts.runner == "v1" and not all(windows):
-        yield Refusal(
-            "dflash",
-            f"{have} beside layers that attend to all tokens, which vLLM does not build on model "
-            "runner V1",
-            "model runner V2",
-            "set VLLM_USE_V2_MODEL_RUNNER=1",
-        )
-    elif not (_of_blocks(draft.text).get("swa_window_size") or draft.text.get("sliding_window")):
-        yield Refusal(
-            "dflash",
-            f"{have} of a size that its config.json does not say: there is neither swa_window_size "
-            "in dflash_config nor sliding_window, which Qwen3's class reads beside "
-            "use_sliding_window alone",
-            "windows of a size",
-            "write swa_window_size into dflash_config",
-        )
-
-
-def _of_blocks(text: Mapping[str, object]) -> Mapping[str, object]:
-    given = text.get("dflash_config")
-    return given if isinstance(given, Mapping) else {}
+    yield Refusal(
+        "dflash",
+        f"method {speculation.method}, and layers of the draft {draft.name} have sliding windows, "
+        f"which {host_versions.vllm()} leaves out or does not build beside others on model runner "
+        f"{facts.runner.upper()}",
+        "a draft whose layers attend to all tokens; model runner V2 of vLLM 0.30.0",
+        "choose such a draft, or set VLLM_USE_V2_MODEL_RUNNER=1 with vLLM 0.30.0",
+    )
 
 
 def _which_have_windows(text: Mapping[str, object]) -> frozenset[bool]:
@@ -289,39 +273,10 @@ def _which_have_windows(text: Mapping[str, object]) -> frozenset[bool]:
     As vLLM 0.30.0 reads it (``qwen3_dflash``): ``layer_types`` names layers with a window, or
     ``use_swa`` gives all layers one.
     """
-    kinds = text.get("layer_types")
+    kinds, blocks = text.get("layer_types"), text.get("dflash_config")
     slides = [kind == "sliding_attention" for kind in kinds] if isinstance(kinds, list) else []
-    in_all = bool(_of_blocks(text).get("use_swa")) and not any(slides)
+    in_all = isinstance(blocks, Mapping) and bool(blocks.get("use_swa")) and not any(slides)
     return frozenset(one or in_all for one in slides or [False])
-
-
-def positions(facts: Facts) -> Iterator[Refusal]:
-    """A draft with three positions for each token, where the target's rows are not the draft's."""
-    if not _has_more_rows(facts) or facts.draft is None or not facts.draft.has_several_positions:
-        return
-    yield Refusal(
-        "draft-rope",
-        f"the draft {facts.draft.name} ({facts.draft.model_type}) has M-RoPE, three positions for "
-        f"each token, of which {host_versions.vllm()} gives a draft one",
-        "drafts without mrope_section in their config.json, heads, the target's own predictor "
-        "(method mtp), ngram",
-        "choose a text-only model of the family as the draft, or one of these methods",
-    )
-
-
-def padded_batch(facts: Facts) -> Iterator[Refusal]:
-    """``disable_padded_drafter_batch``, where rows are made on the device."""
-    # The rule of recurrent drafts says it of those.
-    if not _has_more_rows(facts) or facts.draft is None or facts.draft.recurrent is not None:
-        return
-    if facts.speculation and facts.speculation.options.get("disable_padded_drafter_batch"):
-        yield Refusal(
-            "draft-batch",
-            f"disable_padded_drafter_batch is set, and the draft {facts.draft.name} takes rejected "
-            f"tokens as padding: {host_versions.vllm()} has no other way for draft models",
-            "the option for heads (eagle, eagle3, mtp)",
-            "leave disable_padded_drafter_batch out",
-        )
 
 
 def _has_more_rows(facts: Facts) -> bool:
@@ -329,10 +284,43 @@ def _has_more_rows(facts: Facts) -> bool:
     speculation = facts.speculation
     if speculation is None or not speculation.has_cache:
         return False
-    return speculation.method == "draft_model" or bool(speculation.options.get("parallel_drafting"))
+    return speculation.method == "draft_model" or bool(facts.option_of_draft("parallel_drafting"))
 
+
+POSITIONS = Rule(
+    "draft-rope",
+    lambda facts: (
+        _has_more_rows(facts) and facts.draft is not None and facts.draft.has_several_positions
+    ),
+    lambda facts: (
+        f"the draft {facts.name_of_draft} has M-RoPE, three positions for each token, of which "
+        f"{host_versions.vllm()} gives a draft one"
+    ),
+    "drafts without mrope_section in their config.json, heads, the target's own predictor (method "
+    "mtp), ngram",
+    "choose a text-only model of the family as the draft, or one of these methods",
+)
+"""The target's rows are not the draft's."""
+
+PADDED_BATCH = Rule(
+    "draft-batch",
+    # The rule of recurrent drafts says it of those.
+    lambda facts: (
+        _has_more_rows(facts)
+        and facts.draft is not None
+        and facts.draft.recurrent is None
+        and facts.option_of_draft("disable_padded_drafter_batch")
+    ),
+    lambda facts: (
+        f"disable_padded_drafter_batch is set, and the draft {facts.name_of_draft} takes rejected "
+        f"tokens as padding: {host_versions.vllm()} has no other way for draft models"
+    ),
+    "the option for heads (eagle, eagle3, mtp)",
+    "leave disable_padded_drafter_batch out",
+)
+"""Rows are made on the device."""
 
 CHECKS = (
     *(tokens_per_step, method_and_class, hidden_size, states_of_draft, states_for_heads),
-    *(blocks_of_masks, windows_in_blocks, positions, padded_batch),
+    *(blocks_of_masks, windows_in_blocks, POSITIONS, PADDED_BATCH),
 )

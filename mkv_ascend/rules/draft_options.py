@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from mkv_ascend.attention.draft_window import WINDOWED_KINDS, window_of_layer
 from mkv_ascend.rules.facts import Facts
@@ -18,10 +17,6 @@ def _drafts_of_ours(facts: Facts) -> bool:
     return has_draft and facts.host.has_draft_options and not facts.host_drafts
 
 
-def _option(facts: Facts, name: str) -> Any:
-    return None if facts.speculation is None else facts.speculation.options.get(name)
-
-
 def _has_dynamic(facts: Facts) -> bool:
     dynamic = facts.ascend.get("dynamic_spec_config")
     return isinstance(dynamic, Mapping) and bool(dynamic.get("method"))
@@ -33,7 +28,7 @@ OF_THE_HOST = (
         lambda facts: (
             _drafts_of_ours(facts)
             and facts.runner == "v1"
-            and _option(facts, "draft_sample_method") == "probabilistic"
+            and facts.option_of_draft("draft_sample_method") == "probabilistic"
         ),
         "draft_sample_method is probabilistic, and on model runner V1 a draft's tokens are its "
         "most likely ones",
@@ -42,7 +37,7 @@ OF_THE_HOST = (
     ),
     Rule(
         "draft-option",
-        lambda facts: _drafts_of_ours(facts) and _option(facts, "use_heterogeneous_vocab"),
+        lambda facts: _drafts_of_ours(facts) and facts.option_of_draft("use_heterogeneous_vocab"),
         "use_heterogeneous_vocab is set, and draft tokens are handed over as they are",
         "a draft with the target's vocabulary",
         "leave use_heterogeneous_vocab out, and choose such a draft",
@@ -69,8 +64,8 @@ OF_THE_HOST = (
         lambda facts: (
             _drafts_of_ours(facts)
             and facts.runner == "v2"
-            and _option(facts, "use_local_argmax_reduction")
-            and _option(facts, "draft_sample_method") == "probabilistic"
+            and facts.option_of_draft("use_local_argmax_reduction")
+            and facts.option_of_draft("draft_sample_method") == "probabilistic"
         ),
         "use_local_argmax_reduction and a draft_sample_method that is probabilistic are set, "
         "and a token is drawn from logits, which vLLM does not gather then",

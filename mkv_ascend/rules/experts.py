@@ -165,14 +165,6 @@ def _two_models(facts: Facts) -> bool:
 HOST_OPTIONS = (
     Rule(
         "host-option",
-        lambda facts: facts.use_replayssm and facts.speculation is not None,
-        "--use-replayssm is given beside --speculative-config, and no class of vllm-ascend takes "
-        "states back in this way",
-        "states of each draft token, which are kept without the option",
-        "leave --use-replayssm out",
-    ),
-    Rule(
-        "host-option",
         lambda facts: facts.cpu_offload_gb > 0,
         lambda facts: (
             f"--cpu-offload-gb is {facts.cpu_offload_gb:g}: vLLM has no view of the host's memory "

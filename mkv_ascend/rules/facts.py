@@ -129,7 +129,6 @@ class Facts:
     eplb_copies: int = 0
     cpu_offload_gb: float = 0.0
     prefetches_weights: bool = False
-    use_replayssm: bool = False
     dynamic_speculation: bool = False
     vllm_backends: tuple[str | None, str | None] = (None, None)
     vllm_by_kind: tuple[tuple[str, str], ...] = ()
@@ -146,6 +145,15 @@ class Facts:
         if self.draft is None or (own_layers and self.draft.name == self.target.name):
             return (self.target,)
         return (self.target, self.draft)
+
+    @property
+    def name_of_draft(self) -> str:
+        """Folder of the draft; empty without one."""
+        return "" if self.draft is None else self.draft.name
+
+    def option_of_draft(self, name: str) -> Any:
+        """A field of the speculative configuration; None without one."""
+        return None if self.speculation is None else self.speculation.options.get(name)
 
     @property
     def context_parallel(self) -> int:

@@ -14,8 +14,6 @@ CAPTURED = frozenset({"fused_infer_attention", "mla", "sparse_mla", "compressed_
 """Backends of attention whose launches a draft's graphs capture."""
 RECURRENT = frozenset({"gated_delta_net", "mamba_2", "short_convolution"})
 """Backends of layers with states, which a draft's graphs capture as well."""
-NZ_MODE = "weight_nz_mode"
-"""Whether weights lie in the format FRACTAL_NZ: 0 never, 1 those that are quantised, 2 others."""
 
 
 def notes(facts: Facts, length: int) -> Iterator[str]:

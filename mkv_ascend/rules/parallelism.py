@@ -24,8 +24,8 @@ for weights of all layers on each stage, with a draft or without, and runs layer
 MOST_RANKS = 8
 """Of a replicated draft: blocks of 128 tokens for each rank, and 1024 at most in one block
 (npu_fused_infer_attention_score with packed queries)."""
-ON_EACH_RANK = frozenset({None, "fused_infer_attention"})
-"""Backends of a draft that can be replicated; None where none is asked for."""
+ON_EACH_RANK = "fused_infer_attention"
+"""Backend of a draft that can be replicated."""
 
 
 def devices(facts: Facts) -> Iterator[Refusal]:
@@ -226,10 +226,6 @@ def _why_not_replicated(facts: Facts) -> tuple[str, str] | None:
             f"layers of the draft {draft.name} are of MLA, or compress keys",
             "leave kv_cache.replicate_draft out, or decode_context_parallel_size",
         )
-    role = facts.options.attention.draft
-    chosen = {role.every_kind, *(name for _, name in role.by_kind)} - ON_EACH_RANK
-    if chosen:
-        return f"attention.draft asks for {min(map(str, chosen))}", "leave attention.draft out"
     if (other := _other_backend(facts)) is not None:
         return other
     if ranks > MOST_RANKS:
@@ -238,12 +234,9 @@ def _why_not_replicated(facts: Facts) -> tuple[str, str] | None:
             f"{128 * ranks} tokens, and the operator takes 1024",
             f"lower it to {MOST_RANKS} or less",
         )
-    for name, given in (
-        ("kv_transfer_config", facts.has_transfer),
-        ("kv_offloading_size", facts.has_offloading),
-    ):
-        if given:
-            return f"{name} is set: connectors know blocks of one size", f"leave {name} out"
+    if facts.has_transfer or facts.has_offloading:
+        name = "kv_transfer_config" if facts.has_transfer else "kv_offloading_size"
+        return f"{name} is set: connectors know blocks of one size", f"leave {name} out"
     return None
 
 
@@ -263,7 +256,7 @@ def _other_backend(facts: Facts) -> tuple[str, str] | None:
             # No backend can serve this layer, which is told of its own.
             continue
         backend, chosen_by, detail = found
-        if backend.name in ON_EACH_RANK:
+        if backend.name == ON_EACH_RANK:
             continue
         option = detail.removeprefix(f"{NAMESPACE}.")
         if chosen_by is ChosenBy.VLLM_OPTION:

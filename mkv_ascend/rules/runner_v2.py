@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from mkv_ascend.rules.facts import Facts, SpeculationFacts
-from mkv_ascend.rules.model import ROLLED_BACK, ModelFacts, has_windows
+from mkv_ascend.rules.model import ROLLED_BACK, ModelFacts
 from mkv_ascend.rules.parallelism import is_replicated
 from mkv_ascend.rules.refusal import Refusal
 
@@ -24,70 +23,33 @@ MOVE_WITH_MTP = frozenset({"deepseek_v3", "glm4_moe", "qwen3_next"})
 ON_V1 = ("model runner V1", "set VLLM_USE_V2_MODEL_RUNNER=0")
 
 
-def is_judged_over_shares(
-    method: str,
-    draft: Mapping[str, Any],
-    target: Mapping[str, Any],
-    *,
-    replicated: bool,
-    splits_rows: bool,
-) -> bool:
-    """Whether tests judge such a draft on V2 where ranks share the keys of each sequence.
-
-    Args:
-        draft, target: configurations of the language models, without recurrent layers.
-        replicated: whether each rank keeps all keys of the draft.
-        splits_rows: whether ranks split rows of sparse attention, too (``enable_dsa_cp``).
-    """
-    compressed = any(text.get("compress_ratios") for text in (draft, target))
-    if compressed or has_windows(target):
-        return False
-    if draft.get("index_topk") is not None:
-        # vllm-ascend gives the indexer of a draft room for all keys if the target has one, too.
-        return method in SPARSE_OVER_SHARES and "index_topk" in target and not splits_rows
-    latent = draft.get("kv_lora_rank") is not None
-    dense = REPLICATED if replicated else DENSE_OVER_SHARES
-    return method in (MLA_OVER_SHARES if latent else dense)
-
-
-def is_judged_where_experts_move(
-    method: str, draft: ModelFacts, target: ModelFacts, copies: int
-) -> bool:
-    """Whether tests judge such a draft on V2 beside experts that move.
-
-    With copies vllm-ascend 0.30.0rc2 gives wrong tokens of some targets without a draft, too, and
-    vLLM 0.30.0 fills no copies of drafting layers.
-
-    Args:
-        copies: experts of a layer beyond those of the checkpoint (``num_redundant_experts``).
-    """
-    if copies:
-        return False
-    return not draft.num_experts or (method == "mtp" and target.model_type in MOVE_WITH_MTP)
-
-
 Asked = Callable[[Facts, SpeculationFacts, ModelFacts], object]
 
 
-def _shares(facts: Facts, speculation: SpeculationFacts, draft: ModelFacts) -> bool:
+def _is_judged_over_shares(facts: Facts, method: str, draft: ModelFacts) -> bool:
+    """Whether tests judge such a draft where ranks share the keys of each sequence."""
     target = facts.target
-    return facts.decode_context_parallel > 1 and not (
-        target.recurrent is None
-        and draft.recurrent is None
-        and is_judged_over_shares(
-            speculation.method,
-            draft.text,
-            target.text,
-            replicated=is_replicated(facts),
-            splits_rows=bool(facts.ascend.get("enable_dsa_cp")),
-        )
-    )
+    if target.recurrent is not None or draft.recurrent is not None:
+        return False
+    if target.is_compressed or draft.is_compressed or target.has_windows:
+        return False
+    if draft.has_indexer:
+        # vllm-ascend gives the indexer of a draft room for all keys if the target has one, too.
+        splits_rows = bool(facts.ascend.get("enable_dsa_cp"))
+        return method in SPARSE_OVER_SHARES and target.has_indexer and not splits_rows
+    latent = draft.number("kv_lora_rank") is not None
+    dense = REPLICATED if is_replicated(facts) else DENSE_OVER_SHARES
+    return method in (MLA_OVER_SHARES if latent else dense)
 
 
-def _experts_move(facts: Facts, speculation: SpeculationFacts, draft: ModelFacts) -> bool:
-    return facts.enable_eplb and not is_judged_where_experts_move(
-        speculation.method, draft, facts.target, facts.eplb_copies
-    )
+def _is_judged_where_experts_move(facts: Facts, method: str, draft: ModelFacts) -> bool:
+    """Whether tests judge such a draft beside experts that move.
+
+    With copies vllm-ascend 0.30.0rc2 gives wrong tokens of some targets without a draft, too, and
+    vLLM 0.30.0 fills no copies of drafting layers.
+    """
+    moves_with = method == "mtp" and facts.target.model_type in MOVE_WITH_MTP
+    return not facts.eplb_copies and (not draft.num_experts or moves_with)
 
 
 TABLE: tuple[tuple[str, Asked, str, str], ...] = (
@@ -112,14 +74,20 @@ TABLE: tuple[tuple[str, Asked, str, str], ...] = (
         "decode context parallelism, but for drafts of dense layers (draft_model, eagle, eagle3, "
         "mtp, dflash), of MLA (draft_model, mtp) and, for targets of sparse MLA, of sparse MLA "
         "(mtp), beside targets without windows or recurrent states,",
-        _shares,
+        lambda facts, speculation, draft: (
+            facts.decode_context_parallel > 1
+            and not _is_judged_over_shares(facts, speculation.method, draft)
+        ),
         *ON_V1,
     ),
     # vllm-ascend refuses it on V1.
     (
         "--enable-eplb, but for drafts without experts and method mtp of DeepSeek-V3, GLM-4 and "
         "Qwen3-Next, without num_redundant_experts,",
-        _experts_move,
+        lambda facts, speculation, draft: (
+            facts.enable_eplb
+            and not _is_judged_where_experts_move(facts, speculation.method, draft)
+        ),
         "experts that stay where they are, or --enable-eplb without a draft",
         "leave --enable-eplb out, or num_redundant_experts, or the draft",
     ),

@@ -336,10 +336,6 @@ REFUSED: dict[str, tuple[str, Facts]] = {
             {**WINDOWS, "layer_types": ["sliding_attention", "full_attention"]}, "dflash", host=NEW
         ),
     ),
-    "windows of no size in blocks": (
-        "dflash",
-        pair({**WINDOWS, "sliding_window": None}, "dflash", host=NEW),
-    ),
     "a draft model of an indexer over shares on V2": (
         "runner",
         pair(SPARSE, target=SPARSE, decode_context_parallel=2, tensor_parallel=2, **ON_V2),

@@ -120,7 +120,6 @@ def _of_caches(config: VllmConfig) -> dict[str, Any]:
         "cache_dtype": str(cache.cache_dtype),
         "one_kind_of_cache": bool(manager),
         "states_of_all_blocks": cache.mamba_cache_mode == "all",
-        "use_replayssm": bool(getattr(cache, "use_replayssm", False)),
     }
 
 
