@@ -26,7 +26,6 @@ from mkv_ascend.commands.advise_candidates import EXIT_UNREADABLE, AdviceError, 
 from mkv_ascend.commands.argument_types import positive
 from mkv_ascend.commands.command_words import LOOK_UP
 from mkv_ascend.commands.host_process import ProcessError
-from mkv_ascend.layout.report_text import count
 from mkv_ascend.layout.serialization import from_dict
 from mkv_ascend.plain_text import plain_json, shortened
 from mkv_ascend.rules.facts import BLOCKS
@@ -287,6 +286,8 @@ def _plain(found: Prediction) -> dict[str, Any]:
 
 
 def _verdict(found: Prediction) -> str:
+    from mkv_ascend.layout.report_text import count
+
     percent = abs(found.speed_up - 1) * 100
     sure = found.bounds[0] > 1 or found.bounds[1] < 1
     doubt = "" if sure else ", within the error of the prediction"
@@ -319,7 +320,7 @@ def _judged(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, An
             speculation["model"] = os.path.abspath(candidate.draft)
         words += ["--speculative-config", json.dumps(speculation)]
     device = {
-        "count": None,
+        **host_process.THIS,
         "count_is_known": True,
         "memory_bytes": 1 << 50,
         "generation": arguments.chip.upper(),

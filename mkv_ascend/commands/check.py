@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend import envs
+from mkv_ascend.commands import command_words, host_process
 from mkv_ascend.commands.argument_types import memory_size, positive
+from mkv_ascend.commands.command_words import CommandError
+from mkv_ascend.commands.host_process import ProcessError
 from mkv_ascend.plain_text import plain_json, shortened
+from mkv_ascend.rules.refusal import Refusal, text_of
 
 if TYPE_CHECKING:
     from mkv_ascend.layout.report import PlanReport
@@ -113,9 +117,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the answer; returns the exit status."""
-    from mkv_ascend.commands.command_words import CommandError
-    from mkv_ascend.commands.host_process import ProcessError
-
     arguments = _with_options_behind(arguments)
     arguments.plan |= arguments.command_name == EXPLAIN
     try:
@@ -137,17 +138,12 @@ def _with_options_behind(arguments: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(arguments), **vars(found), "command": rest})
 
 
-def judged(arguments: argparse.Namespace, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def judged(arguments: argparse.Namespace) -> dict[str, Any]:
     """The answer of a process with vLLM.
-
-    Args:
-        more: of the question.
 
     Raises:
         CommandError: the command is none of vLLM's server; ProcessError: vLLM cannot be asked.
     """
-    from mkv_ascend.commands import command_words, host_process
-
     command = command_words.read(
         arguments.command, arguments.draft, arguments.num_speculative_tokens
     )
@@ -157,22 +153,14 @@ def judged(arguments: argparse.Namespace, more: Mapping[str, Any] | None = None)
         command.serve += ["--kv-cache-memory-bytes", str(arguments.kv_cache_memory)]
     command.variables |= host_process.runner_variables(arguments.runner)
     variables, device = host_process.place(arguments, command)
-    question = {
-        "words": _with_whole_paths(command.serve),
-        "device": device,
-        "plan": arguments.plan,
-        **(more or {}),
-    }
+    words = [_whole(word) for word in command.serve]
+    question = {"words": words, "device": device, "plan": arguments.plan}
     answer: dict[str, Any] = host_process.ask(question, variables, "check")
     return answer
 
 
-def _with_whole_paths(words: Sequence[str]) -> list[str]:
-    """For a process that runs in a folder of its own; inside of JSON as well."""
-    return [_whole(word) for word in words]
-
-
 def _whole(word: str) -> str:
+    """A path for a process that runs in a folder of its own; inside of JSON as well."""
     if word.startswith("{"):
         try:
             value = json.loads(word)
@@ -204,8 +192,6 @@ def say(answer: dict[str, Any], arguments: argparse.Namespace) -> int:
         return status or _status(kind)
     if kind == "served":
         return _write(shortened("\n".join(lines_of(answer))) + "\n", arguments)
-    from mkv_ascend.rules.refusal import Refusal, text_of
-
     problem = answer.get("problem")
     if kind == "refused":
         problem = text_of(Refusal(**refusal) for refusal in answer["refusals"])
@@ -262,13 +248,10 @@ def _formatted(report: PlanReport, arguments: argparse.Namespace) -> str:
     form = arguments.format or (suffix if suffix in ("json", "html") else "text")
     if arguments.json or form == "json":
         return json.dumps(report.to_dict(), indent=2) + "\n"
-    if form == "html":
-        from mkv_ascend.layout.report_html import html
-
-        return html(report)
+    from mkv_ascend.layout.report_html import html
     from mkv_ascend.layout.report_text import text
 
-    return shortened(text(report))
+    return html(report) if form == "html" else shortened(text(report))
 
 
 def lines_of(answer: Mapping[str, Any]) -> list[str]:

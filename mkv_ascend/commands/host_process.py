@@ -133,11 +133,10 @@ def place(arguments: argparse.Namespace, command: Command) -> tuple[dict[str, st
     """
     variables = dict(command.variables)
     device: dict[str, Any] = {
+        **THIS,
         "count": arguments.devices,
         "count_is_known": arguments.devices is not None,
         "memory_bytes": arguments.device_memory,
-        "generation": None,
-        "source": None,
     }
     if arguments.devices or arguments.device_memory:
         device["source"] = "--devices or --device-memory are given"
