@@ -35,11 +35,11 @@ VLLM_DEFAULT_NAMES = frozenset({"AUTO", "CUSTOM"})
 
 vllm-ascend registers its backends as ``CUSTOM``."""
 
-USE_THE_NAME = "; make one more specific, or use the layer's name"
-"""The end of the message for patterns that contradict each other."""
+CONTRADICT = "are equally specific"
+"""What is said of patterns that contradict each other."""
 
 POSSIBLE, CHANGE = ". Possible: ", ". Change: "
-"""Between the three parts of a message about arguments that nothing computes."""
+"""Between the three parts of a message that has them."""
 
 VLLM_OPTIONS = {
     Role.TARGET: "--attention-backend",
@@ -207,8 +207,8 @@ def _require_no_other(
     theirs, spelled, theirs_exact = found
     if theirs.name != ours.name and (theirs_exact or not exact):
         raise SelectionError(
-            f"{detail} asks for {ours.name} and {spelled} for {theirs.name}. Possible: one of the "
-            "two, or one backend in both. Leave one out",
+            f"{detail} asks for {ours.name} and {spelled} for {theirs.name}{POSSIBLE}one of the "
+            f"two, or one backend in both{CHANGE}leave one out",
             [request],
         )
 
@@ -219,8 +219,10 @@ def _pattern_for(request: LayerRequest, layers: Sequence[tuple[str, str]]) -> st
     if len(names) > 1:
         choices = " and ".join(f"{pattern!r} ({dict(layers)[pattern]})" for pattern in best)
         raise SelectionError(
-            f"the patterns {choices} in {NAMESPACE}.attention.layers are equally "
-            f"specific ({patterns.literal_characters(best[0])} literal characters){USE_THE_NAME}",
+            f"the patterns {choices} in {NAMESPACE}.attention.layers {CONTRADICT} "
+            f"({patterns.literal_characters(best[0])} literal characters){POSSIBLE}patterns of "
+            "which one is more specific, by docs/configuration.md"
+            f"{CHANGE}make one more specific, or use the layer's name",
             [request],
         )
     return best[0] if best else None

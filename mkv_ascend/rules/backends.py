@@ -28,33 +28,17 @@ NAMED_BY_VLLM = "TRITON_ATTN"
 
 def of_selection(error: SelectionError) -> Refusal:
     """A refusal of the selection, in three parts."""
-    text = str(error)
-    if text.endswith(selection.USE_THE_NAME):
-        return Refusal(
-            "pattern",
-            text.removesuffix(selection.USE_THE_NAME),
-            "patterns of which one is more specific, by docs/configuration.md",
-            "make one more specific, or use the layer's name",
-        )
-    if selection.CHANGE in text:
-        asked, _, rest = text.partition(selection.POSSIBLE)
+    asked, in_parts, rest = str(error).partition(selection.POSSIBLE)
+    if in_parts:
         possible, _, change = rest.partition(selection.CHANGE)
-        return Refusal("backend", asked, possible, change)
-    asked, found, fitting = text.partition(FITTING)
-    if INVARIANT in text and not found:
-        return Refusal(
-            "backend",
-            asked.removesuffix("."),
-            "a backend whose results do not depend on the batch: docs/attention_backends.md says "
-            "what each needs for that",
-            f"install what is missing, or leave {INVARIANT} out",
-        )
-    return Refusal(
-        "backend",
-        asked,
-        fitting if found else "what docs/attention_backends.md lists for this kind of layer",
-        "choose a backend that fits, or leave the choice to mkv_ascend",
-    )
+        code = "pattern" if selection.CONTRADICT in asked else "backend"
+        return Refusal(code, asked, possible, change)
+    asked, _, fitting = asked.partition(FITTING)
+    change = "choose a backend that fits, or leave the choice to mkv_ascend"
+    if INVARIANT in asked and not fitting:
+        change = f"install what is missing, or leave {INVARIANT} out"
+    lists = "what docs/attention_backends.md lists for this kind of layer"
+    return Refusal("backend", asked, fitting or lists, change)
 
 
 def names_of_backends(facts: Facts) -> Iterator[Refusal]:

@@ -157,7 +157,7 @@ def test_options_of_ours_and_of_vllm_that_contradict_each_other_are_refused(
     ours = "target" if attention["target"] == "FIA" else "target.full_attention"
     assert f"mkv_ascend.attention.{ours} asks for fused_infer_attention and" in message
     assert f"{spelled} for flash_attention_3. Possible: one of the two" in message
-    assert "Leave one out" in message
+    assert "leave one out" in message
     # The same backend twice, and a more exact option of ours, are no contradiction.
     select_backend(layer(), options({"target": "FA3"}, **vllm), EVERYTHING)
     finer = {"target": {"full_attention": "FIA"}}
