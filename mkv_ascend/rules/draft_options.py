@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 
 from mkv_ascend.attention.draft_window import WINDOWED_KINDS, window_of_layer
 from mkv_ascend.rules.facts import Facts
@@ -87,94 +88,35 @@ OF_THE_HOST = (
 )
 
 
-def cache_of_draft(facts: Facts) -> Iterator[Refusal]:
-    """``kv_cache.draft_dtype`` where no draft has a cache, or vLLM's option says another."""
-    ours, speculation = facts.options.kv_cache.draft_dtype, facts.speculation
-    if ours is None:
-        return
-    if speculation is None or not speculation.has_cache:
-        yield Refusal(
-            "draft-dtype",
-            f"kv_cache.draft_dtype is {ours!r}, but there is no draft with a KV cache",
-            "the option beside a draft model or a head",
-            "give --speculative-config a draft, or leave kv_cache.draft_dtype out",
-        )
-        return
-    theirs = speculation.options.get("kv_cache_dtype")
-    if theirs not in (None, "auto", ours):
-        yield Refusal(
-            "draft-dtype",
-            f"kv_cache.draft_dtype asks for a draft's cache of {ours}, and kv_cache_dtype of "
-            f"--speculative-config for {theirs}",
-            "one of the two",
-            "leave one out",
-        )
+def _why_no_dtype(facts: Facts) -> str | None:
+    theirs = facts.option_of_draft("kv_cache_dtype")
+    if theirs in (None, "auto", facts.options.kv_cache.draft_dtype):
+        return None
+    return f"kv_cache_dtype of --speculative-config is {theirs}"
 
 
-def window_of_draft(facts: Facts) -> Iterator[Refusal]:
-    """``drafting.window`` where no layer of the draft can have one, or nothing would come of it."""
-    asked = facts.options.drafting.window
-    if asked is None:
-        return
-    reason: tuple[str, str] | None = None
-    if facts.speculation is None or not facts.speculation.has_cache:
-        reason = "there is no draft with a KV cache", "drafting.window"
-    elif window_of_layer(None, asked, facts.max_model_len or None) is not None:
-        reason = _why_no_window(facts)
-    if reason is not None:
-        yield Refusal(
-            "draft-window",
-            f"drafting.window is {asked}, and {reason[0]}",
-            "a window for drafts of dense layers: draft models, eagle and eagle3 heads, mtp",
-            f"leave {reason[1]} out",
-        )
-
-
-def _why_no_window(facts: Facts) -> tuple[str, str] | None:
-    """The reason, and what to leave out; None where the draft can have a window."""
-    speculation, draft = facts.speculation, facts.draft
+def _why_no_window(facts: Facts) -> str | None:
+    speculation, draft, asked = facts.speculation, facts.draft, facts.options.drafting.window
     assert speculation is not None
-    method, option = speculation.method, "drafting.window"
+    if window_of_layer(None, asked, facts.max_model_len or None) is None:
+        return None
     if speculation.drafts_blocks:
         return (
-            f"layers of method {method} have the windows of their own config.json alone",
-            option,
+            f"layers of method {speculation.method} have the windows of their own config.json alone"
         )
     if draft is not None and (draft.kind not in WINDOWED_KINDS or draft.is_compressed):
-        return (
-            f"layers of the draft {draft.name} are of MLA, whose operators have no window",
-            option,
-        )
-    if draft is not None and draft.recurrent is not None and method != "mtp":
+        return f"layers of the draft {draft.name} are of MLA, whose operators have no window"
+    if draft is not None and draft.recurrent is not None and speculation.method != "mtp":
         # Its states hold all tokens whatever its few attention layers see.
-        return f"the draft {draft.name} has recurrent layers, which keep no keys", option
+        return f"the draft {draft.name} has recurrent layers, which keep no keys"
     if facts.context_parallel > 1:
-        return "context parallelism is on, where blocks behind a window are kept", option
+        return "context parallelism is on, where blocks behind a window are kept"
     if facts.one_kind_of_cache:
-        return (
-            "--disable-hybrid-kv-cache-manager keeps the blocks behind a window",
-            "--disable-hybrid-kv-cache-manager",
-        )
+        return "--disable-hybrid-kv-cache-manager keeps the blocks behind a window"
     return None
 
 
-def giving_up(facts: Facts) -> Iterator[Refusal]:
-    """``drafting.give_up_below`` where nothing of ours drafts, or ranks draft together."""
-    below = facts.options.drafting.give_up_below
-    if below is None or (reason := _why_no_end(facts)) is None:
-        return
-    yield Refusal(
-        "give-up",
-        f"drafting.give_up_below is {below}, and {reason}",
-        "an end of drafting for draft models and heads with a KV cache, by one engine without "
-        "pipeline stages",
-        "leave drafting.give_up_below out",
-    )
-
-
 def _why_no_end(facts: Facts) -> str | None:
-    if facts.speculation is None or not facts.speculation.has_cache:
-        return "there is no draft with a KV cache"
     if facts.host_drafts:
         return "vllm-ascend's own proposal drafts for this pair"
     if facts.data_parallel > 1:
@@ -184,4 +126,41 @@ def _why_no_end(facts: Facts) -> str | None:
     return None
 
 
-CHECKS = (*OF_THE_HOST, cache_of_draft, window_of_draft, giving_up)
+OURS: tuple[tuple[str, str, Callable[[Facts], str | None], str], ...] = (
+    (
+        "draft-dtype",
+        "kv_cache.draft_dtype",
+        _why_no_dtype,
+        "the option beside a draft model or a head, with one dtype",
+    ),
+    (
+        "draft-window",
+        "drafting.window",
+        _why_no_window,
+        "a window for drafts of dense layers: draft models, eagle and eagle3 heads, mtp",
+    ),
+    (
+        "give-up",
+        "drafting.give_up_below",
+        _why_no_end,
+        "an end of drafting for draft models and heads with a KV cache, by one engine without "
+        "pipeline stages",
+    ),
+)
+"""Code, our option of drafts, why nothing would come of it beside a draft, what is possible."""
+
+
+def options_of_ours(facts: Facts) -> Iterator[Refusal]:
+    """Options of ours where no draft has a cache, or something else keeps them from an effect."""
+    has_cache = facts.speculation is not None and facts.speculation.has_cache
+    for code, option, why_not, possible in OURS:
+        asked = attrgetter(option)(facts.options)
+        if asked is None:
+            continue
+        reason = why_not(facts) if has_cache else "there is no draft with a KV cache"
+        if reason is not None:
+            what = f"{option} is {asked}, and {reason}"
+            yield Refusal(code, what, possible, f"leave {option} out")
+
+
+CHECKS = (*OF_THE_HOST, options_of_ours)

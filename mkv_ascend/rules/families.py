@@ -110,38 +110,36 @@ def chunks(facts: Facts) -> Iterator[Refusal]:
             )
 
 
-def adapters(facts: Facts) -> Iterator[Refusal]:
-    """Adapters over vocabularies that vllm-ascend's kernel reads past."""
-    vocabulary = facts.target.number("vocab_size")
-    if facts.lora and vocabulary is not None and vocabulary % LORA_MULTIPLE:
-        yield Refusal(
-            "lora-vocabulary",
-            f"--enable-lora with a vocabulary of {vocabulary} tokens: "
-            f"{host_versions.vllm_ascend()} pads logits to a multiple of {LORA_MULTIPLE}, and "
-            "reads past the end of each adapter",
-            f"vocabularies that are multiples of {LORA_MULTIPLE}",
-            "merge the adapter into the weights, and leave --enable-lora out",
-        )
+ADAPTERS = Rule(
+    "lora-vocabulary",
+    lambda facts: facts.lora and (facts.target.number("vocab_size") or 0) % LORA_MULTIPLE,
+    lambda facts: (
+        f"--enable-lora with a vocabulary of {facts.target.number('vocab_size')} tokens: "
+        f"{host_versions.vllm_ascend()} pads logits to a multiple of {LORA_MULTIPLE}, and reads "
+        "past the end of each adapter"
+    ),
+    f"vocabularies that are multiples of {LORA_MULTIPLE}",
+    "merge the adapter into the weights, and leave --enable-lora out",
+)
 
-
-def compressed_executor(facts: Facts) -> Iterator[Refusal]:
-    """A worker in the engine core's own process, where a host cannot serve DeepSeek-V4 there.
-
-    vLLM 0.30.0 sets the block size of its configuration to the least of all groups, 2 to 8 tokens
-    here. vllm-ascend 0.30.0rc2 then asks the layers again, by that size, of which it has no caches
-    (KeyError in ``DSV4_BLOCK_SIZES``). A worker's own process has its own configuration.
-    """
-    if facts.host.compressed_in_one_process or facts.executor != "uni":
-        return
-    if facts.target.is_compressed:
-        yield Refusal(
-            "executor",
-            f"{facts.target.name} on one rank, whose worker vLLM runs in the engine core's own "
-            f"process: {host_versions.vllm_ascend()} asks the layers of "
-            f"{facts.target.model_type} for caches there by a block size that it has none of",
-            "a worker in a process of its own, or several ranks",
-            "add --distributed-executor-backend mp",
-        )
+# vLLM 0.30.0 sets the block size of its configuration to the least of all groups, 2 to 8 tokens
+# here. vllm-ascend 0.30.0rc2 then asks the layers again, by that size, of which it has no caches
+# (KeyError in ``DSV4_BLOCK_SIZES``). A worker's own process has its own configuration.
+COMPRESSED_EXECUTOR = Rule(
+    "executor",
+    lambda facts: (
+        facts.target.is_compressed
+        and facts.executor == "uni"
+        and not facts.host.compressed_in_one_process
+    ),
+    lambda facts: (
+        f"{facts.target.name} on one rank, whose worker vLLM runs in the engine core's own "
+        f"process: {host_versions.vllm_ascend()} asks the layers of {facts.target.model_type} for "
+        "caches there by a block size that it has none of"
+    ),
+    "a worker in a process of its own, or several ranks",
+    "add --distributed-executor-backend mp",
+)
 
 
 def is_taken_back(facts: Facts, model: ModelFacts) -> bool:
@@ -195,19 +193,21 @@ def states_of_target(facts: Facts) -> Iterator[Refusal]:
     )
 
 
-def states_of_all_blocks(facts: Facts) -> Iterator[Refusal]:
-    """vLLM's mode of states at the end of every block, where a host takes it."""
-    kept = facts.states_of_all_blocks and facts.target.recurrent is not None
-    if kept and facts.host.refuses_states_of_all_blocks:
-        yield Refusal(
-            "kept-states",
-            "--mamba-cache-mode all was asked for: states at the end of every block. On Ascend "
-            f"states are kept at the ends of scheduled chunks, and {host_versions.vllm_ascend()} "
-            "gives that mode blocks as long as the longest context, so that no prefix would be "
-            "found again",
-            "states at the ends of chunks",
-            "use --mamba-cache-mode align",
-        )
+STATES_OF_ALL_BLOCKS = Rule(
+    "kept-states",
+    lambda facts: (
+        facts.states_of_all_blocks
+        and facts.target.recurrent is not None
+        and facts.host.refuses_states_of_all_blocks
+    ),
+    lambda _: (
+        "--mamba-cache-mode all was asked for: states at the end of every block. On Ascend states "
+        f"are kept at the ends of scheduled chunks, and {host_versions.vllm_ascend()} gives that "
+        "mode blocks as long as the longest context, so that no prefix would be found again"
+    ),
+    "states at the ends of chunks",
+    "use --mamba-cache-mode align",
+)
 
 
 def one_kind_of_cache(facts: Facts) -> Iterator[Refusal]:
@@ -236,7 +236,6 @@ def one_kind_of_cache(facts: Facts) -> Iterator[Refusal]:
 
 
 CHECKS = (
-    *(sizes, TOKENIZER_MODE, weights),
-    *(family, chunks, adapters, compressed_executor, states_of_target, states_of_all_blocks),
-    one_kind_of_cache,
+    *(sizes, TOKENIZER_MODE, weights, family, chunks, ADAPTERS, COMPRESSED_EXECUTOR),
+    *(states_of_target, STATES_OF_ALL_BLOCKS, one_kind_of_cache),
 )
