@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["lines"]
+from mkv_ascend.adapters.installed import rules
+from mkv_ascend.rules.notes import of_waiting
 
 
 def lines(answer: dict[str, Any]) -> list[str]:
@@ -31,9 +32,6 @@ def _compared(answer: dict[str, Any]) -> list[str]:
 
 def _line_of_scheduling(answer: dict[str, Any]) -> list[str]:
     """That vLLM schedules steps with this draft one after the other, and what changes that."""
-    from mkv_ascend.adapters.installed import rules
-    from mkv_ascend.rules.notes import of_waiting
-
     method = answer["method"]
     if answer["async_scheduling"] or not answer["async_scheduling_without"]:
         return []

@@ -9,22 +9,18 @@ reads a question from standard input as JSON and prints its answer on a line tha
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from mkv_ascend.adapters.installed import adapter, runners
 from mkv_ascend.adapters.questions import MARK
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.ascend_host import find_ascend
-from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.child_process import run_module
 from mkv_ascend.commands import emulate
 from mkv_ascend.commands.command_words import Command, CommandError
@@ -34,6 +30,8 @@ SECONDS = 600
 PATIENCE_SECONDS = 2.0
 MEMORY = 64 << 30
 """Bytes: what an Atlas A2, and a die of an A3, has at most."""
+NO_NPU = "there is no NPU here; judged for an Ascend {generation} of at most 64 GiB"
+"""What the answer says; the generation is the one that vllm-ascend was built for."""
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 """vLLM's variable that chooses model runner V2."""
 
@@ -144,13 +142,9 @@ def place(arguments: argparse.Namespace, command: Command) -> tuple[dict[str, st
         return {**variables, **_emulated(command, device)}, device
     if find_ascend():
         return variables, device
-    generation = _generation()
-    device |= {"generation": generation.value, "count_is_known": True}
+    device["count_is_known"] = True
     device["memory_bytes"] = device["memory_bytes"] or MEMORY
-    if device["source"] is None:
-        device["source"] = (
-            f"there is no NPU here; judged for an Ascend {generation} of at most 64 GiB"
-        )
+    device["source"] = device["source"] or NO_NPU
     if emulate.is_installed():
         from emulated_npu import variables as emulated
 
@@ -192,15 +186,3 @@ def _roomy(memory: int) -> dict[str, str]:
         emulated.DEVICES.name: str(emulated.MOST_DEVICES),
         emulated.MEMORY.name: emulated.MEMORY.format(memory),
     }
-
-
-def _generation() -> DeviceGeneration:
-    """What the installed vllm-ascend was built for, an A2 where that is not told."""
-    specification = importlib.util.find_spec("vllm_ascend")
-    for folder in (specification.submodule_search_locations or ()) if specification else ():
-        file = Path(folder) / "_build_info.py"
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        found = re.search(r"__device_type__\s*=\s*['\"]_?(\w+)['\"]", text)
-        if found and found.group(1) in {generation.value for generation in DeviceGeneration}:
-            return DeviceGeneration(found.group(1))
-    return DeviceGeneration.A2

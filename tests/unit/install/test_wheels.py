@@ -123,7 +123,6 @@ ONE_LINE = {
     ),
     "demo": ((), "`pip install ./emulated_npu`"),
     "emulate": (("--", "true"), "`pip install ./emulated_npu`"),
-    "explain": ((str(MODEL),), "found vllm missing and vllm-ascend missing"),
 }
 
 

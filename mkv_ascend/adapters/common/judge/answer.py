@@ -57,7 +57,7 @@ def _device(given: Mapping[str, Any], here: DeviceFacts) -> DeviceFacts:
         count=given["count"] if given["count_is_known"] else here.count,
         memory_bytes=given["memory_bytes"] or here.memory_bytes,
         generation=generation,
-        source=given["source"] or here.source,
+        source=(given["source"] or here.source).format(generation=generation),
         extra_dtypes=here.extra_dtypes,
         modules=here.modules,
         batch_invariant=here.batch_invariant,
