@@ -79,34 +79,23 @@ def moves_without_ranks(facts: Facts) -> Iterator[Refusal]:
     )
 
 
-def copies(facts: Facts) -> Iterator[Refusal]:
-    """Copies where nothing moves, or of a drafting layer's experts, on a host that lacks both.
-
-    vllm-ascend 0.30.0rc2 makes none, and then asks for as many (``AscendRoutedExperts.init_eplb``);
-    loaders of vLLM 0.30.0 leave drafting layers' copies without weights
-    (``fused_moe_make_expert_params_mapping``).
-    """
-    number = _asked(facts).get(COPIES)
-    if facts.host.loads_experts_by_map or not facts.target.num_experts or not number:
-        return
-    moves = _moves(facts) or _asked(facts).get(MAP)
-    heads = facts.speculation is not None and facts.speculation.method == "mtp"
-    if not moves:
-        yield Refusal(
-            "expert-places",
-            f"{COPIES} of eplb_config is {number}, and experts do not move: layers of "
-            f"{host_versions.vllm_ascend()} make room for no copies and stop in their constructor",
-            "experts without copies",
-            f"leave {COPIES} out",
-        )
-    elif heads and facts.target.model_type in WITHOUT_COPIES:
-        yield Refusal(
-            "expert-places",
-            f"{COPIES} of eplb_config is {number}, and the method is mtp: "
-            f"{host_versions.vllm()} loads no weights into copies of experts of drafting layers",
-            "dynamic_eplb without copies, or a draft without experts",
-            f"leave {COPIES} out, or the draft",
-        )
+# Loaders of vLLM 0.30.0 leave them without weights (``fused_moe_make_expert_params_mapping``).
+COPIES_OF_DRAFT = Rule(
+    "expert-places",
+    lambda facts: (
+        _asked(facts).get(COPIES)
+        and not facts.host.loads_experts_by_map
+        and facts.speculation is not None
+        and facts.speculation.method == "mtp"
+        and facts.target.model_type in WITHOUT_COPIES
+    ),
+    lambda facts: (
+        f"{COPIES} of eplb_config is {_asked(facts)[COPIES]}, and the method is mtp: "
+        f"{host_versions.vllm()} loads no weights into copies of experts of drafting layers"
+    ),
+    "dynamic_eplb without copies, or a draft without experts",
+    f"leave {COPIES} out, or the draft",
+)
 
 
 def places_of_experts(facts: Facts) -> Iterator[Refusal]:
@@ -193,4 +182,4 @@ HOST_OPTIONS = (
     ),
 )
 
-CHECKS = (moves_without_ranks, copies, places_of_experts, experts_of_draft, *HOST_OPTIONS)
+CHECKS = (moves_without_ranks, COPIES_OF_DRAFT, places_of_experts, experts_of_draft, *HOST_OPTIONS)

@@ -9,6 +9,7 @@ from typing import Any
 from mkv_ascend.rules.facts import Facts
 from mkv_ascend.rules.model_files import WeightFormats
 from tests.support.rule_facts import (
+    A3,
     A5,
     HEAD,
     IN_EIGHT_BITS,
@@ -284,6 +285,18 @@ REFUSED: dict[str, tuple[str, Facts]] = {
         "expert-places",
         looked_up(
             MOE,
+            expert_parallel=True,
+            tensor_parallel=8,
+            ascend={"eplb_config": {"dynamic_eplb": True, "num_redundant_experts": 8}},
+        ),
+    ),
+    "copies of experts of drafting layers": (
+        "expert-places",
+        pair(
+            *(MOE, "mtp"),
+            target=MOE,
+            host=NEW,
+            device=A3,
             expert_parallel=True,
             tensor_parallel=8,
             ascend={"eplb_config": {"dynamic_eplb": True, "num_redundant_experts": 8}},

@@ -19,6 +19,7 @@ OLD, NEW = (
     for release in ("0.23", "0.30")
 )
 A2 = DeviceFacts(8, 64 << 30, DeviceGeneration.A2, "a test")
+A3 = DeviceFacts(8, 64 << 30, DeviceGeneration.A3, "a test")
 A5 = DeviceFacts(8, 64 << 30, DeviceGeneration.A5, "a test")
 ON_V2: dict[str, Any] = {"runner": "v2", "host": NEW}
 LLAMA: dict[str, Any] = {
