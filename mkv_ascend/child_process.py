@@ -93,6 +93,9 @@ def in_a_copy(work: Callable[[], Result]) -> Result:
 
     def tell() -> None:
         writer.send(work())
+        # Where experts move, vllm-ascend's runner starts processes, which would outlive the copy.
+        for started in multiprocessing.active_children():
+            started.terminate()
         os._exit(0)  # Nothing that the copy has begun is waited for.
 
     copy = context.Process(target=tell)

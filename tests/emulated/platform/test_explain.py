@@ -92,3 +92,16 @@ def test_the_drafts_own_class_says_whether_it_tells_likeliest_tokens(
     done = programs.run_program("mkv_ascend.cli", command, RUNNER_V2)
     assert done.status == status, done.errors
     assert ("has no get_top_tokens in vLLM 0.30.0" in done.errors) == bool(status)
+
+
+def test_experts_that_move_are_answered_though_their_processes_hold_the_pipe() -> None:
+    """vllm-ascend's runner starts processes for them, which outlive the one that builds."""
+    options = ["-tp", "4", "--enable-expert-parallel", "--max-model-len", "4096"]
+    moving = json.dumps({"eplb_config": {"dynamic_eplb": True}})
+    served = ["vllm", "serve", str(CONFIGS / "DeepSeek-V2-Lite"), *options]
+    command = ["check", "--devices", "8", *DEVICE[:2], "--", "DYNAMIC_EPLB=true", *served]
+    done = programs.run_program(
+        "mkv_ascend.cli", [*command, "--additional-config", moving], timeout=300
+    )
+    assert done.status == 0, done.errors
+    assert "requests" in done.output
