@@ -23,8 +23,7 @@ from mkv_ascend.advice.prediction import (
 from mkv_ascend.advice.work import Works
 from mkv_ascend.commands import advise_candidates, advise_text, host_process
 from mkv_ascend.commands.advise_candidates import EXIT_UNREADABLE, AdviceError, Candidate
-from mkv_ascend.commands.argument_types import positive
-from mkv_ascend.commands.command_words import LOOK_UP
+from mkv_ascend.commands.command_words import LOOK_UP, positive
 from mkv_ascend.commands.host_process import ProcessError
 from mkv_ascend.layout.serialization import from_dict
 from mkv_ascend.plain_text import plain_json, shortened

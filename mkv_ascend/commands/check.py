@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mkv_ascend import envs
 from mkv_ascend.commands import command_words, host_process
-from mkv_ascend.commands.argument_types import memory_size, positive
-from mkv_ascend.commands.command_words import CommandError
+from mkv_ascend.commands.command_words import CommandError, memory_size, positive
 from mkv_ascend.commands.host_process import ProcessError
 from mkv_ascend.plain_text import plain_json, shortened
 from mkv_ascend.rules.refusal import Refusal, text_of

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a command line is vLLM's: behind variables, launchers and ``mkv-ascend emulate``."""
+"""What of a command line is vLLM's: behind variables, launchers and ``mkv-ascend emulate``.
+
+And what all commands read of their own options: ways to draft, numbers, sizes of memory.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,12 @@ ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 DRAFT_TOKENS = 3
 """Of a proposal where only ``--draft`` is given."""
 SPECULATION = re.compile(r"(--speculative[-_]config|-sc)([.=].*)?", re.DOTALL)
+BYTE_UNITS = {
+    "": 1,
+    "B": 1,
+    **{unit: 1024 ** (place + 1) for place, unit in enumerate(("KIB", "MIB", "GIB"))},
+    **{unit: 1000 ** (place + 1) for place, unit in enumerate(("KB", "MB", "GB"))},
+}
 
 
 class CommandError(ValueError):
@@ -139,3 +148,30 @@ def _is_method(word: str) -> bool:
     """Whether a word without a folder can only be a method."""
     known = word in (*METHODS, "medusa", "ngram_gpu") or word.endswith(PREDICTORS)
     return known and METHOD.fullmatch(word) is not None and not Path(word).exists()
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none; with what is allowed.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a whole number from 1 on")
+    return int(text)
+
+
+def memory_size(text: str) -> int:
+    """Bytes of ``64GiB``, ``512 MiB`` or ``1048576``: at least 1, and exact.
+
+    Raises:
+        argparse.ArgumentTypeError: it cannot be read, or is a fraction; with what is allowed.
+    """
+    match = re.fullmatch(r"([0-9]+)\s*([A-Za-z]*)", text.strip())
+    unit = match and BYTE_UNITS.get(match.group(2).upper())
+    if match is None or unit is None or int(match.group(1)) == 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of bytes; allowed: a whole number over 0 with an optional "
+            "unit B, KiB, MiB, GiB, KB, MB or GB"
+        )
+    return int(match.group(1)) * unit

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mkv_ascend.adapters.installed import installed_versions, version_problem
 from mkv_ascend.ascend_host import find_ascend
 from mkv_ascend.commands import demo_client, emulate
-from mkv_ascend.commands.argument_types import positive
+from mkv_ascend.commands.command_words import positive
 from mkv_ascend.commands.demo_client import Completion
 from mkv_ascend.commands.demo_server import (
     Server,

@@ -7,7 +7,7 @@ import argparse
 
 import pytest
 
-from mkv_ascend.commands.argument_types import memory_size
+from mkv_ascend.commands.command_words import memory_size
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from emulated_npu.example_models import TARGET, example_model
 from mkv_ascend.commands import demo
-from mkv_ascend.commands.argument_types import positive
+from mkv_ascend.commands.command_words import positive
 from mkv_ascend.commands.demo_client import Completion
 from tests.support import hosts
 
