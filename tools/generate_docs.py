@@ -25,7 +25,6 @@ from pathlib import Path
 import catalog_pages
 import matrix_pages
 import recipe_pages
-import refusal_pages
 import regression_pages
 import tested_pages
 
@@ -86,11 +85,6 @@ PAGES = (
     Page("docs/metrics.md", definitions.markdown_table),
     Page("docs/reference/options_schema.md", schema_of_options),
     Page("docs/patches.md", lambda: patch_pages.markdown().strip() + "\n"),
-    Page(
-        "docs/troubleshooting.md",
-        lambda: refusal_pages.markdown().strip() + "\n",
-        default_host=True,
-    ),
     Page("docs/recipes/index.md", recipe_pages.table),
     Page("docs/regressions.md", regression_pages.table),
     Page("docs/tested.md", lambda: tested_pages.tables() + "\n"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Refusal:
     """One thing that cannot be served, in three parts; each is a sentence without its stop.
 
-    ``code``: a name that stays, for programs and for docs/check.md.
+    ``code``: a name that stays, for programs and for docs/refusals.md.
     """
 
     code: str

@@ -16,11 +16,9 @@ MOST_WORDS_OF_A_SENTENCE = 35
 OTHERS = frozenset(
     {
         "advise.md",
-        "check.md",
         "kv_transfer.md",
         "matrix.md",
         "metrics.md",
-        "troubleshooting.md",
     }
 )
 """Pages that do not keep to the limits yet. The list only shrinks."""
