@@ -76,8 +76,7 @@ def schema_of_options() -> str:
 
 PAGES = (
     Page("docs/attention_backends.md", lambda: catalog_pages.tables().strip() + "\n"),
-    Page("docs/drafting.md", lambda: matrix_pages.grid(matrix_pages.read()) + "\n"),
-    Page("docs/matrix.md", lambda: matrix_pages.details(matrix_pages.read()) + "\n"),
+    Page("docs/matrix.md", lambda: matrix_pages.tables(matrix_pages.read()) + "\n"),
     Page(
         "docs/environment_variables.md",
         environment_variables,

@@ -36,6 +36,11 @@ def read(path: Path = PATH) -> dict[str, Any]:
     return matrix
 
 
+def tables(matrix: Mapping[str, Any]) -> str:
+    """The grid, and each pair in full."""
+    return f"{grid(matrix)}\n\n### Each pair\n\n{details(matrix)}"
+
+
 def grid(matrix: Mapping[str, Any]) -> str:
     """Targets down, drafts across; in each cell ours and, in brackets, stock's outcome."""
     cells = matrix["cells"]
