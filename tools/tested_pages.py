@@ -59,8 +59,7 @@ def tables() -> str:
             *_upstream(upstream.get(release, ())),
         ]
         head = [matrix_pages.row(HEAD), matrix_pages.row(["---"] * len(HEAD))]
-        about = f"On {found['machine']}, {found['seen']}."
-        parts.append("\n".join([f"### {release}", "", about, "", *head, *lines]))
+        parts.append("\n".join([f"### {release}", "", *head, *lines]))
     return "\n\n".join(parts)
 
 
@@ -103,9 +102,6 @@ def _by_program(rows: Iterable[Row]) -> Iterator[str]:
         number = sum(one.get("runs", 1) for one in of)
         amounts = [f"{number} run{'s' * (number > 1)}", *_sums(of, AMOUNTS)]
         outcomes = _sums(of, OUTCOMES)
-        outcomes += [
-            one["note"] for one in of if "note" in one and (one["problems"] or number == 1)
-        ]
         problems = sum(one["problems"] for one in of)
         cells = (f"`{program}`", host, ", ".join(amounts), "; ".join(outcomes), str(problems))
         yield matrix_pages.row(cells)
