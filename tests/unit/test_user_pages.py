@@ -43,7 +43,7 @@ def sentences(text: str) -> Iterator[str]:
     text = re.sub(r"`[^`]+`", lambda code: re.sub(r"[.!?|]", "_", code[0]), text)
     text = re.sub(r"^(?:#+ |\s*[-*] |\s*\d+\. |\|)", r"\n\n", text, flags=re.MULTILINE)
     for part in re.split(r"\n\s*\n|\|", text):
-        yield from re.split(r"(?<=[.!?])\s", part)
+        yield from re.split(r"(?<=[.!?])\s|(?<=。)", part)
 
 
 def find_excess(name: str) -> list[str]:
