@@ -251,3 +251,15 @@ def test_no_path_of_a_machine_is_in_the_repository() -> None:
         ):
             offenders.append(relative(path))
     assert not offenders
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    """A tag can be moved to other code; dependabot moves commits and the versions beside them."""
+    used = [
+        line.partition("uses:")[2].strip()
+        for path in (ROOT / ".github" / "workflows").glob("*.yml")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "uses:" in line
+    ]
+    assert used
+    assert [one for one in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", one)] == []
