@@ -77,8 +77,8 @@ def _refusal(name: str, asked: Any, possible: str, change: str) -> VLLMValidatio
         "vllm.v1.worker.gpu.sample.states:SamplingStates.add_request",
     ),
     why="vLLM lets requests pass that reach others. On 0.23.0 a temperature that is infinite or no "
-    "number, gave every request beside drafts token 0; a stop token outside of the vocabulary ends "
-    "the engine for all where there are min_tokens; and more min_tokens than the context has room "
+    "number gives every request beside drafts token 0. A stop token outside of the vocabulary ends "
+    "the engine for all where there are min_tokens, and more min_tokens than the context has room "
     "for never end. On 0.30.0rc2 more ids than model runner V2 has room for end the engine. Beside "
     "drafts logprob_token_ids are left out or end it, and 0.23.0 drops thinking_token_budget. vLLM "
     "asks the platform about a request, but does not say for which configuration.",

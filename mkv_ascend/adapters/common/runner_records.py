@@ -44,8 +44,8 @@ PLANNED_CACHES = record(
     ),
     reads=("vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",),
     writes=("hybrid_with_attn_and_mamba", "kv_cache", "_kv_block_zeroer"),
-    why="vllm-ascend has tensors of one size for a KV group (0.23.0), where a draft's layers with "
-    "other pages find no place, or a buffer for each layer (0.30.0rc2), where groups that take "
+    why="vllm-ascend 0.23.0 has tensors of one size for a KV group, where a draft's layers with "
+    "other pages find no place. 0.30.0rc2 has a buffer for each layer, where groups that take "
     "turns in a block share no bytes. Ours come from the plan, in their final shapes. Facts "
     "of layers that planning needs are tied to their specs. Its groups of unlike pages have specs "
     "by layer, and lack those of layers that join to share a cache. Beside DeepSeek-V4 the caches "

@@ -95,9 +95,9 @@ IN_DTYPE_OF_CACHE = record(
         "vllm_ascend.attention.mla_v1:AscendMLAImpl._compute_prefill_context",
         "vllm_ascend.attention.mla_v1:AscendMLAImpl._forward_prefill",
     ),
-    why="Queries, keys and values are handed over in the model's dtype, and those of a prefill of "
-    "MLA in bfloat16, with a buffer of that dtype for the cached context; the operators take one "
-    "dtype, the cache's.",
+    why="Queries, keys and values come in the model's dtype, and the operators take one dtype, the "
+    "cache's. Those of a prefill of MLA come in bfloat16, with a buffer of that dtype for the "
+    "cached context.",
     until="vllm-ascend casts them to the dtype of the cache",
     test=(
         "tests/emulated/layout/test_layout_engines.py"

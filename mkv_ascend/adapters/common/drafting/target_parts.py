@@ -30,7 +30,7 @@ TARGET_PARTS = record(
     ),
     writes=("model", "embed_tokens", "lm_head", "image_token_index"),
     why="A target without the attribute model (EXAONE 3, ChatGLM, Qwen 1, Falcon, MPT, GPT-2, "
-    "GPT-NeoX, GPT-J, DBRX, Bloom) ends each draft in an AttributeError; one whose embeddings or "
+    "GPT-NeoX, GPT-J, DBRX, Bloom) ends each draft in an AttributeError. One whose embeddings or "
     "output matrix have other names (OPT, Ling, InternLM2, Cohere, Gemma 2) ends heads, or leaves "
     "them an output matrix that nobody wrote. A multi-modal one is asked for image_token_index, "
     "which newer configurations call image_token_id. And a draft model is given the target's "

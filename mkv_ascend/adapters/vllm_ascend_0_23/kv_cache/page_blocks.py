@@ -58,9 +58,9 @@ PAGES = record(
         "get_num_blocks_to_allocate",
         "take_new_block_ids",
     ),
-    why="One number of a block is every group's: a group that needs fewer bytes for a block than "
-    "others wastes the rest, or is split into groups of equal sizes, each of which costs the "
-    "scheduler time in every step.",
+    why="One number of a block is every group's, so a group with smaller blocks wastes the rest. "
+    "Or it is split into groups of equal sizes, each of which costs the scheduler time in every "
+    "step.",
     until="vLLM's block pool has pages that groups with blocks of unlike sizes share",
     test="tests/emulated/layout/test_page_blocks.py",
 )

@@ -26,9 +26,9 @@ from mkv_ascend.adapters.patching import patch
         "vllm.model_executor.layers.fused_moe.router.router_factory:create_fused_moe_router",
     ),
     writes=("zero_expert_num", "zero_expert_type"),
-    why="vllm-ascend asks a layer how many of its experts have no matrices, and vLLM 0.23.0 keeps "
-    "that from the layer: its router would add what they give, but vllm-ascend never calls it, and "
-    "an assertion ends the start. Where the number is known, vllm-ascend adds a tensor to a result "
+    why="vllm-ascend asks a layer how many of its experts have no matrices. vLLM 0.23.0 keeps that "
+    "from the layer, and an assertion ends the start: its router would add what they give, but "
+    "vllm-ascend never calls it. Where the number is known, vllm-ascend adds a tensor to a result "
     "that takes no addition, and on each rank, though ranks are summed up afterwards.",
     until="vllm-ascend takes such experts from vLLM's router",
     test=(

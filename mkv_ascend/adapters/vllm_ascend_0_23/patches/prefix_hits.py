@@ -25,8 +25,8 @@ from mkv_ascend.adapters.patching import patch
         "AscendHybridKVCacheCoordinator._get_effective_block_size",
     ),
     why="Groups that keep all tokens and differ in block size or in the spec of their first layer "
-    "are looked up one after another; only the first is cut to the length that all agree on, the "
-    "others are handed blocks beyond the hit.",
+    "are looked up one after another, and only the first is cut to the hit. The others get blocks "
+    "beyond it.",
     until="vllm-ascend cuts every group that keeps all tokens to the hit",
     test="tests/emulated/layout/test_layout_block_sizes.py::test_no_group_is_handed_blocks_beyond_the_hit",
 )

@@ -110,7 +110,7 @@ class GrammarBehindReasoning:
     ),
     writes=("reasoning_ended",),
     why="vLLM asks once per step whether reasoning has ended. Rows behind a drafted end are not "
-    "masked, and the grammar never sees the tokens that are accepted behind it: of a target that "
+    "masked, and the grammar never sees the tokens that are accepted behind it. Of a target that "
     "drafts for itself (K = 5) 4 of 8 answers broke their grammar. For structural tags it sees "
     "the tokens of the reasoning that stand before the end in the same step, and ends the request.",
     until="vLLM finds the end of reasoning within a step (0.30.0 does)",
