@@ -13,10 +13,12 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MOST_WORDS = 1500
 MOST_WORDS_OF_A_SENTENCE = 35
-MOST_WORDS_OF_ALL = 32_500
+MOST_WORDS_OF_ALL = 31_500
 """Of all pages, Chinese ones too. It only shrinks, and no page is left out for its own sake."""
 GENERATED = frozenset({"reference/operators.md"})
 """Pages without marks that a program writes as a whole."""
+QUOTING = frozenset({"matrix.md"})
+"""Pages whose generated part has messages of others."""
 
 
 def written_pages() -> set[str]:
@@ -47,11 +49,12 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def find_excess(name: str) -> list[str]:
-    """What of a page is too long."""
+    """What of a page is too long: its words, generated ones not counted, and its sentences."""
     text = without_generated_part(name)
     number = len(words(text))
+    read = text if name in QUOTING else (DOCS / name).read_text(encoding="utf-8")
     long = [
-        sentence for sentence in sentences(text) if len(words(sentence)) > MOST_WORDS_OF_A_SENTENCE
+        sentence for sentence in sentences(read) if len(words(sentence)) > MOST_WORDS_OF_A_SENTENCE
     ]
     return [f"{number} words", *long] if number > MOST_WORDS else long
 
