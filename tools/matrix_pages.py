@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ OTHER_DRAFTS = "draft tokens are not the draft's own"
 OTHER_TOKENS = "requests got other tokens"
 YES, NO, UNTRIED = "yes", "no", "not counted"
 
+MESSAGE = re.compile(r" \((?:[A-Z]\w*Error|Value error|Assertion failed)\b.*\)$", re.DOTALL)
+"""What an engine said, behind the reason of a refusal that is known; matrix.json has it."""
+
 EMPTY = ""
 """The cell of a family without a head of this method."""
 
@@ -38,7 +42,7 @@ def read(path: Path = PATH) -> dict[str, Any]:
 
 def tables(matrix: Mapping[str, Any]) -> str:
     """The grid, and each pair in full."""
-    return f"{grid(matrix)}\n\n### Each pair\n\n{details(matrix)}"
+    return f"## Results\n\n{grid(matrix)}\n\n## Each pair\n\n{details(matrix)}"
 
 
 def grid(matrix: Mapping[str, Any]) -> str:
@@ -164,8 +168,9 @@ def reasons(cell: Mapping[str, Any]) -> list[str]:
     for host, there in (cell.get("hosts") or {}).items():
         found |= reasons_on_host(there, host)
     first: dict[str, str] = {}
-    for title, reason in found.items():
-        if reason:
+    for title, told in found.items():
+        if told:
+            reason = MESSAGE.sub("", told)
             first.setdefault(reason, f"{title}{reason}")
     return list(first.values())
 
