@@ -45,7 +45,7 @@ def _manager(groups: int, requests: int, *, is_shared: bool) -> Any:
 
     from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages
     from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.page_blocks import share_pages
-    from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+    from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 
     sizes: dict[str, Any] = {
         "block_size": BLOCK,

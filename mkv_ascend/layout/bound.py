@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, exact_quotient
-from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
 

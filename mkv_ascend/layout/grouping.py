@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.objective import Cost, Objective, choose
-from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.requirements import LayerRequirements
 from mkv_ascend.layout.retention import Request, Retention
 from mkv_ascend.layout.search import NODE_LIMIT, Candidate, Frontier, search

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mkv_ascend.layout.objective import PRICE_OF_A_GROUP
-from mkv_ascend.layout.page_pool import PageShape
+from mkv_ascend.layout.page_shape import PageShape
 
 MOST_STARTS = 2
 """Starts from which better numbers of stretches are looked for."""

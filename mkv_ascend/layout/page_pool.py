@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory in pages that KV groups share, and in a page the blocks of the one group that owns it.
 
-Memory is ``pages`` pages. Group g has ``per_stretch * stretches`` blocks in a page; the block
-``j`` of stretch ``s`` in a page has the id ``(s * pages + page) * per_stretch + j``, an index of
-each contiguous tensor of the group. So ids of different groups may be the same number. A page
-belongs to one group at a time. Page 0 is never given; id 0 is the null block of all groups.
+Memory is ``pages`` pages. Ids of blocks are indices of each contiguous tensor of the group
+(``PageShape.ids``), so ids of different groups may be the same number. A page belongs to one group
+at a time. Page 0 is never given; id 0 is the null block of all groups.
 
 A free block may keep a hash, the name of what was computed in it: then it can be used again, as a
 hit, until it or its page is given to somebody else. Every operation is O(1) for each block, and
@@ -15,8 +14,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
+
+from mkv_ascend.layout.page_shape import PageShape
 
 
 class PoolError(ValueError):
@@ -40,44 +40,6 @@ class PooledBlock(Protocol):
 
 
 B = TypeVar("B", bound=PooledBlock)
-
-
-@dataclass(frozen=True)
-class PageShape:
-    """How the blocks of a group lie in a page.
-
-    Attributes:
-        per_stretch: blocks to a stretch of a plane (k).
-        stretches: planes of a component (S).
-    """
-
-    per_stretch: int = 1
-    stretches: int = 1
-
-    @property
-    def blocks(self) -> int:
-        """Blocks in a page."""
-        return self.per_stretch * self.stretches
-
-    def pages(self, blocks: int) -> int:
-        """Least pages that hold so many blocks."""
-        return -(-blocks // self.blocks)
-
-    def share(self, blocks: int) -> float:
-        """Pages of many requests with so many blocks each, by request: they fill each other's."""
-        return blocks / self.blocks
-
-    def ids(self, page: int, pages: int) -> list[int]:
-        """The ids of the blocks in ``page`` of ``pages``, in ascending order."""
-        return [
-            (stretch * pages + page) * self.per_stretch + place
-            for stretch in range(self.stretches)
-            for place in range(self.per_stretch)
-        ]
-
-
-ONE_BLOCK = PageShape()
-"""A page is a block."""
 
 
 class Page(Generic[B]):

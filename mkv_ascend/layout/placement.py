@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mkv_ascend.layout.component import Storage
-from mkv_ascend.layout.page_pool import PageShape
+from mkv_ascend.layout.page_shape import PageShape
 
 ROW_ALIGNMENT = 32
 """Bytes; components start at multiples of it: Ascend vector cores move 32 at a time."""

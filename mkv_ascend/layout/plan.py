@@ -15,7 +15,7 @@ from functools import cached_property
 
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayerLayout, LayoutError, exact_quotient
-from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import PlacedLayer, Pool
 from mkv_ascend.layout.pooling import make_pools, make_shared_pools
 from mkv_ascend.layout.proof import prove_pool

@@ -24,7 +24,7 @@ from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions, group_l
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.page_planning import plan_pages
-from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.pooling import page_bytes
 from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, Storage, exact_quotient
-from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import ROW_ALIGNMENT, PlacedLayer, Placement, Pool
 
 Groups = Sequence[Sequence[LayerLayout]]

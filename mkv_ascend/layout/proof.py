@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from mkv_ascend.layout.component import LayoutError
-from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
 Plane = tuple[int, int, int]

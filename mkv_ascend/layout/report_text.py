@@ -10,7 +10,7 @@ from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.grouping import Grouping
 from mkv_ascend.layout.objective import Cost
-from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.report import (
     GroupPart,
     PlanReport,

@@ -26,7 +26,7 @@ from mkv_ascend.adapters.common.kv_cache.page_shapes import (
     named,
 )
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.page_blocks import GroupBlocks, PageBlocks
-from mkv_ascend.layout.page_pool import PageShape
+from mkv_ascend.layout.page_shape import PageShape
 from tests.support import hosts
 
 pytestmark = [pytest.mark.host("0.23"), pytest.mark.core]

@@ -33,7 +33,7 @@ from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.patching import _owner, replaced
 from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.page_pool import PageShape
+from mkv_ascend.layout.page_shape import PageShape
 from tests.support import hosts
 from tests.support.bookkeeping.cells import PageOf
 from tests.support.caches import kv_configs

@@ -20,7 +20,7 @@ from mkv_ascend.layout.component import (
 from mkv_ascend.layout.grouping import GroupingError, GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost, Objective
-from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.planning import (
     CachedLayer,
     PlanInputs,

@@ -18,7 +18,7 @@ from mkv_ascend.layout.fitting import requirements_of
 from mkv_ascend.layout.grouping import CoarserHits, GroupingOptions, group_layers
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.objective import Cost, Objective
-from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.planning import PlanInputs, plan

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mkv_ascend.layout.component import LayerLayout, LayoutError, Storage
 from mkv_ascend.layout.materialize import materialize
-from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.pooling import page_bytes
 from mkv_ascend.layout.proof import OverlapError

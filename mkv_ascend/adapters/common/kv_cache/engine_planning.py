@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 
-    from mkv_ascend.layout.page_pool import PageShape
+    from mkv_ascend.layout.page_shape import PageShape
 
     Groups = Sequence[KVCacheGroupSpec]
 

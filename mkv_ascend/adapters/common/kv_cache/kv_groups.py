@@ -34,7 +34,7 @@ from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.page_pool import PageShape
+from mkv_ascend.layout.page_shape import PageShape
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, recurrent_table
 from mkv_ascend.layout.recipes import layout_of, tokens_per_row
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind

@@ -15,7 +15,7 @@ from typing import Any
 
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
-from mkv_ascend.layout.page_pool import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 
 _ATTRIBUTE = "mkv_ascend_page_shape"
 _ID_BITS = 32

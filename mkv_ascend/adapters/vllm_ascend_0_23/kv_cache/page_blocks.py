@@ -22,7 +22,8 @@ from vllm.v1.core.single_type_kv_cache_manager import SinkFullAttentionManager
 
 from mkv_ascend.adapters.common.kv_cache.page_shapes import named, page_shapes_of
 from mkv_ascend.adapters.patching import record
-from mkv_ascend.layout.page_pool import ONE_BLOCK, Page, PagePool, PageShape
+from mkv_ascend.layout.page_pool import Page, PagePool
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 
 PAGES = record(
     name="pages that groups share",
