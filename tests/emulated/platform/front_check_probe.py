@@ -11,11 +11,14 @@ import io
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from multiprocessing import shared_memory
 from pathlib import Path
 
+SECONDS = 240
+"""By then every mistake is refused; what is served would run for ever."""
 CREATED = []
 """Names of the shared memory that this process made; others make theirs beside it."""
 
@@ -60,14 +63,33 @@ def run(words):
     }
 
 
+def tell(answer):
+    """Not by print: vLLM begins each line of a process with the process's name."""
+    os.write(1, f"\nprobe: {json.dumps(answer)}\n".encode())
+
+
+def ends(child):
+    """Whether it does in time."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return True
+        time.sleep(0.1)
+    return False
+
+
 if __name__ == "__main__":
     import vllm.entrypoints.cli.main
     import vllm.entrypoints.cli.serve  # noqa: F401
 
     note_shared_memory()
     for command in json.loads(sys.stdin.read()):
-        if os.fork() == 0:
-            # Not by print: vLLM begins each line of this process with the process's name.
-            os.write(1, f"\nprobe: {json.dumps(run(command))}\n".encode())
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            tell(run(command))
             os._exit(0)
-        os.wait()
+        if not ends(child):
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            tell({"status": None, "raised": f"it runs for more than {SECONDS} s", "said": ""})
