@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from mkv_ascend import host_versions
 from mkv_ascend.rules import families
 from mkv_ascend.rules.facts import BLOCKS, Facts, SpeculationFacts
-from mkv_ascend.rules.model import DELTA_ATTENTION, ROLLED_BACK, ModelFacts
+from mkv_ascend.rules.model import DELTA_ATTENTION, GATED_DELTA_RULE, ROLLED_BACK, ModelFacts
 from mkv_ascend.rules.refusal import Refusal, Rule
 
 MOST_TOKENS_PER_STEP = 16
@@ -38,18 +38,20 @@ OF_HEADS = (
 
 
 def tokens_per_step(facts: Facts) -> Iterator[Refusal]:
-    """More tokens to verify than attention takes."""
-    speculation = facts.speculation
-    if speculation is None or speculation.tokens < MOST_TOKENS_PER_STEP:
+    """More tokens to verify than attention takes, or a rule of states."""
+    speculation, most, what = facts.speculation, MOST_TOKENS_PER_STEP, "attention"
+    limit = facts.host.most_tokens_of_gated_delta_rule
+    if limit < most and any(model.recurrent == GATED_DELTA_RULE for model in facts.models):
+        most, what = limit, f"the {GATED_DELTA_RULE}"
+    if speculation is None or speculation.tokens < most:
         return
-    most = MOST_TOKENS_PER_STEP - 1
     yield Refusal(
         "tokens-per-step",
         f"num_speculative_tokens is {speculation.tokens}: a step verifies "
-        f"{speculation.tokens + 1} tokens of a request, and attention of "
-        f"{host_versions.vllm_ascend()} takes at most {MOST_TOKENS_PER_STEP}",
-        f"1 to {most}",
-        f"write num_speculative_tokens {most} or less",
+        f"{speculation.tokens + 1} tokens of a request, and {what} of "
+        f"{host_versions.vllm_ascend()} takes at most {most}",
+        f"1 to {most - 1}",
+        f"write num_speculative_tokens {most - 1} or less",
     )
 
 

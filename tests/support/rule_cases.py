@@ -29,6 +29,7 @@ from tests.support.rule_facts import (
     pair,
 )
 
+DELTA_NET = {**LFM2, "model_type": "qwen3_next"}
 WITHOUT_HEADS = {**LLAMA, "num_attention_heads": 0}
 MODES = frozenset({"auto", "slow", "hf"})
 
@@ -36,6 +37,8 @@ SERVED = {
     "alone": facts(),
     "a draft": pair(),
     "15 tokens": pair(tokens=15),
+    "7 tokens of a gated delta rule": pair(DELTA_NET, tokens=7, recurrent=True, host=NEW),
+    "15 tokens of a gated delta rule": pair(DELTA_NET, tokens=15, recurrent=True),
     "a head of one layer that names a whole model": pair(
         method="eagle", named_by_draft=("LlamaForCausalLM",)
     ),
@@ -210,6 +213,14 @@ REFUSED: dict[str, tuple[str, Facts]] = {
         ),
     ),
     "16 tokens": ("tokens-per-step", pair(tokens=16)),
+    "8 tokens of a gated delta rule": (
+        "tokens-per-step",
+        looked_up(DELTA_NET, target=model(DELTA_NET, recurrent=True), tokens=8, host=NEW),
+    ),
+    "8 tokens of a draft's gated delta rule": (
+        "tokens-per-step",
+        pair(DELTA_NET, tokens=8, recurrent=True, host=NEW),
+    ),
     "a whole model as a head": (
         "draft-class",
         pair(LLAMA, "eagle3", named_by_draft=("LlamaForCausalLM",)),

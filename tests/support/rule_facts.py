@@ -83,5 +83,5 @@ def pair(
     return facts(target, speculation=speculation, draft=found, **given)
 
 
-def looked_up(values: dict[str, Any] = LLAMA, **given: Any) -> Facts:
-    return facts(values, speculation=SpeculationFacts("ngram", 3, {}), **given)
+def looked_up(values: dict[str, Any] = LLAMA, tokens: int = 3, **given: Any) -> Facts:
+    return facts(values, speculation=SpeculationFacts("ngram", tokens, {}), **given)

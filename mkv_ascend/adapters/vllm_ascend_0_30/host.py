@@ -43,6 +43,8 @@ RULES = HostRules(
     has_draft_options=True,
     windows_in_blocks=True,
     refuses_states_of_all_blocks=True,
+    # README of RecurrentGatedDeltaRule in flash-linear-attention-npu.
+    most_tokens_of_gated_delta_rule=8,
     # Gated delta nets, Kimi delta attention, Mamba2 layers (two names), short convolutions.
     states_beside_drafts=frozenset(
         {
