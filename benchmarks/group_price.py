@@ -27,24 +27,26 @@ GROUPS = (1, 2, 4, 8, 16, 32)
 BLOCK = 128
 
 
-def _config(groups: int) -> Any:
+def layer_groups(groups: int, block_size: int, window: int) -> list[Any]:
+    """So many groups of one layer: the first attends to all tokens, the others to ``window``."""
     import torch
-    from vllm.v1.kv_cache_interface import (
-        FullAttentionSpec,
-        KVCacheConfig,
-        KVCacheGroupSpec,
-        SlidingWindowSpec,
-    )
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
 
     shape: dict[str, Any] = {
-        "block_size": BLOCK,
+        "block_size": block_size,
         "num_kv_heads": 8,
         "head_size": 128,
         "dtype": torch.bfloat16,
     }
-    full, window = FullAttentionSpec(**shape), SlidingWindowSpec(**shape, sliding_window=1024)
-    specs = [KVCacheGroupSpec([f"layer.{i}"], window if i else full) for i in range(groups)]
-    return KVCacheConfig(REQUESTS * (TOKENS // BLOCK + 2) * groups, [], specs)
+    specs = FullAttentionSpec(**shape), SlidingWindowSpec(**shape, sliding_window=window)
+    return [KVCacheGroupSpec([f"layer.{i}"], specs[i > 0]) for i in range(groups)]
+
+
+def _config(groups: int) -> Any:
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    blocks = REQUESTS * (TOKENS // BLOCK + 2) * groups
+    return KVCacheConfig(blocks, [], layer_groups(groups, BLOCK, 1024))
 
 
 def scheduler_microseconds(groups: int) -> float:

@@ -21,6 +21,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.group_price import layer_groups
+from mkv_ascend.adapters.installed import rules
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
+
 BLOCK = 16
 TOKENS = 512
 STEPS = 64
@@ -34,27 +38,13 @@ PARTS = ("admit", "step", "free")
 
 
 def _manager(groups: int, requests: int, *, is_shared: bool) -> Any:
-    import torch
     from vllm.v1.core.kv_cache_manager import KVCacheManager
-    from vllm.v1.kv_cache_interface import (
-        FullAttentionSpec,
-        KVCacheConfig,
-        KVCacheGroupSpec,
-        SlidingWindowSpec,
-    )
+    from vllm.v1.kv_cache_interface import KVCacheConfig
 
     from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages
     from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.page_blocks import share_pages
-    from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 
-    sizes: dict[str, Any] = {
-        "block_size": BLOCK,
-        "num_kv_heads": 8,
-        "head_size": 128,
-        "dtype": torch.bfloat16,
-    }
-    full, window = FullAttentionSpec(**sizes), SlidingWindowSpec(**sizes, sliding_window=256)
-    specs = [KVCacheGroupSpec([f"layer.{i}"], window if i else full) for i in range(groups)]
+    specs = layer_groups(groups, BLOCK, window=256)
     blocks = (requests + 1) * ((TOKENS + STEPS) // BLOCK + 2) * groups
     config = KVCacheConfig(blocks, [], specs)
     if is_shared:
@@ -139,6 +129,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.page_pool", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
+    if not rules().shares_pages:
+        parser.error("the installed vllm-ascend shares no pages. Run it with vllm-ascend 0.23.0")
     found = list(rows())
     if arguments.json:
         print(json.dumps(found, indent=2))

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark of shared pages compares our pool with vLLM's own, on all that it names."""
+
+from __future__ import annotations
+
+import pytest
+from vllm.v1.core.block_pool import BlockPool
+
+from benchmarks import page_pool
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.page_blocks import PageBlocks
+
+pytestmark = [pytest.mark.host("0.23"), pytest.mark.core]
+
+
+def test_each_part_of_both_pools_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_pool, "STEPS", page_pool.BLOCK + 1)
+    found = page_pool.ratios(requests=2, shared=2, stock=3)
+    assert list(found) == [*page_pool.PARTS, "all"]
+    assert all(ratio > 0 for ratio in found.values())
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_one_is_ours_and_the_other_vllms(groups: int) -> None:
+    ours, theirs = (
+        page_pool._manager(groups, 2, is_shared=is_shared).block_pool for is_shared in (True, False)
+    )
+    assert type(ours) is PageBlocks
+    assert type(theirs) is BlockPool
