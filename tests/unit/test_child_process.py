@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import select
+import time
 
 import pytest
 
@@ -21,6 +24,19 @@ def test_a_copy_tells_what_it_finds_and_leaves_this_process_as_it_was() -> None:
     assert words == "found"
     assert process != os.getpid()
     assert not seen
+
+
+def test_a_copy_leaves_no_process_that_it_has_started() -> None:
+    """Whoever still runs holds the pipe open."""
+    reader, writer = os.pipe()
+
+    def start() -> None:
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(300,)).start()
+
+    in_a_copy(start)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert select.select([pipe], [], [], 30)[0], "it still runs"
 
 
 def test_a_copy_that_fails_is_an_error_here(capfd: pytest.CaptureFixture[str]) -> None:

@@ -158,6 +158,7 @@ def test_an_impossible_number_stays_impossible(monkeypatch: pytest.MonkeyPatch) 
     manager = make(8, SHAPES)
     assert begin(manager, request("first", 5)) is None
     assert not manager.block_pool.pages.is_closed
+    assert manager.block_pool.pages.promised[0] == 0
 
 
 def test_blocks_are_named_with_their_group() -> None:
