@@ -43,7 +43,9 @@ RULES = HostRules(
     has_draft_options=True,
     windows_in_blocks=True,
     refuses_states_of_all_blocks=True,
-    # README of RecurrentGatedDeltaRule in flash-linear-attention-npu.
+    # MAX_MTP of RecurrentGatedDeltaRule in flash-linear-attention-npu, whose kernel leaves longer
+    # requests out. 16 in that of vllm-ascend 0.23.0, 8 before: https://github.com/vllm-project/
+    # vllm-ascend/pull/10380, garbled output.
     most_tokens_of_gated_delta_rule=8,
     # Gated delta nets, Kimi delta attention, Mamba2 layers (two names), short convolutions.
     states_beside_drafts=frozenset(
