@@ -95,7 +95,7 @@ def in_a_copy(work: Callable[[], Result]) -> Result:
         writer.send(work())
         # Where experts move, vllm-ascend's runner starts processes, which would outlive the copy.
         for started in multiprocessing.active_children():
-            started.terminate()
+            started.kill()  # One that has just begun, or that has a handler, can miss SIGTERM.
         os._exit(0)  # Nothing that the copy has begun is waited for.
 
     copy = context.Process(target=tell)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import select
+import signal
 import time
 
 import pytest
@@ -27,10 +28,11 @@ def test_a_copy_tells_what_it_finds_and_leaves_this_process_as_it_was() -> None:
 
 
 def test_a_copy_leaves_no_process_that_it_has_started() -> None:
-    """Whoever still runs holds the pipe open."""
+    """Whoever still runs holds the pipe open. Python drops a signal that comes during a fork."""
     reader, writer = os.pipe()
 
     def start() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         multiprocessing.get_context("fork").Process(target=time.sleep, args=(300,)).start()
 
     in_a_copy(start)
