@@ -9,6 +9,7 @@ share nothing but this agree on some of their tokens, and drafts are accepted.
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +31,8 @@ LEAST_POWER = 0.1
 """Share of single tokens whose removal changes the argmax, below which a model judges nothing."""
 ENOUGH_POWER = 0.15
 """With which no stronger weights are tried."""
+MOST_WEIGHTS = 2**26
+"""Of a model. Classes of pictures and text have sizes of their own, which stay as published."""
 STRENGTHS = (
     (0.5, 2.0, ENOUGH_POWER),
     (0.3, 2.0, ENOUGH_POWER),
@@ -118,10 +121,16 @@ def _write_random_model(folder: Path, family: str, chance: random.Random) -> Ran
     logging.disable_progress_bar()
     # The reference has these classes. Drawn without them a model would depend on those before it.
     further_models.register()
-    torch.manual_seed(chance.randrange(2**31))
-    model = AutoModelForCausalLM.from_config(
-        tiny_config(family, chance), attn_implementation="eager", dtype=torch.float32
-    ).eval()
+    seed, config = chance.randrange(2**31), tiny_config(family, chance)
+    make = functools.partial(
+        AutoModelForCausalLM.from_config, attn_implementation="eager", dtype=torch.float32
+    )
+    with torch.device("meta"):
+        size = sum(weight.numel() for weight in make(config).parameters())
+    if size > MOST_WEIGHTS:
+        raise ValueError(f"{size} weights")
+    torch.manual_seed(seed)
+    model = make(config).eval()
     share = chance.choice((0.3, 0.45, 0.6))
     contexts = [_context(chance) for _ in range(2)]
     made = [weight.detach().clone() for weight in model.parameters()]

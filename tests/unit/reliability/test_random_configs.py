@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from reliability import random_models
 from reliability.random_configs import tiny_config
 
 SEEDS = range(8)
@@ -28,3 +29,11 @@ def test_layers_of_gpt_oss_have_the_order_that_vllm_gives_them(seed):
 @pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text", "lfm2", "granitemoehybrid"])
 def test_each_kind_of_layer_is_there(family, seed):
     assert len(set(tiny_config(family, random.Random(seed)).layer_types)) == 2
+
+
+def test_a_model_that_is_not_tiny_takes_no_memory(tmp_path, monkeypatch):
+    """Classes of pictures and text keep published sizes: 34 billion weights in one of them."""
+    monkeypatch.setattr(random_models, "MOST_WEIGHTS", 1000)
+    monkeypatch.setattr(random_models, "fill", lambda *_: pytest.fail("it was made"))
+    with pytest.raises(ValueError, match=r"llama has no tiny form here: .*\d{4} weights"):
+        random_models.write_random_model(tmp_path, "llama", "a seed")
