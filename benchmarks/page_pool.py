@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.group_price import layer_groups
-from mkv_ascend.adapters.installed import rules
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 
 BLOCK = 16
@@ -41,8 +40,8 @@ def _manager(groups: int, requests: int, *, is_shared: bool) -> Any:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
+    from mkv_ascend.adapters.common.kv_cache.page_blocks import share_pages
     from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages
-    from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.page_blocks import share_pages
 
     specs = layer_groups(groups, BLOCK, window=256)
     blocks = (requests + 1) * ((TOKENS + STEPS) // BLOCK + 2) * groups
@@ -50,7 +49,7 @@ def _manager(groups: int, requests: int, *, is_shared: bool) -> Any:
     if is_shared:
         many = PageShape(PER_PAGE)
         shapes = (ONE_BLOCK if groups > 1 else many, *[many] * (groups - 1))
-        config = KVCacheConfigOfPages(blocks, [], specs, shapes)
+        config = KVCacheConfigOfPages(blocks, [], specs, page_shapes=shapes)
     manager = KVCacheManager(config, 2 * TOKENS, BLOCK, BLOCK, enable_caching=True)
     if is_shared:
         share_pages(manager)
@@ -129,8 +128,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.page_pool", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
-    if not rules().shares_pages:
-        parser.error("the installed vllm-ascend shares no pages. Run it with vllm-ascend 0.23.0")
     found = list(rows())
     if arguments.json:
         print(json.dumps(found, indent=2))

@@ -24,6 +24,8 @@ STOCK_RUNNER = "vllm_ascend.worker.model_runner_v1:NPUModelRunner"
 STOCK_RUNNER_V2 = "vllm.v1.worker.gpu.model_runner"
 ATTENTION = "vllm_ascend.attention.attention_v1"
 MLA = "vllm_ascend.attention.mla_v1"
+PAGES = f"{COMMON}.kv_cache.page_blocks:PageBlocks"
+POOL = "vllm.v1.core.block_pool:BlockPool"
 
 STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "a draft's own configuration": {
@@ -77,6 +79,12 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "latent attention that rotates nothing": {
         f"{ADAPTER_0_23}.patches.identity_rope:record_identity_rope": (),
+    },
+    "pages that groups share": {
+        f"{PAGES}.__init__=lambda pool, stock, _: vars(pool).update(vars(stock))": (
+            f"{POOL}.__init__",
+        ),
+        f"{PAGES}.get_new_blocks=BlockPool.get_new_blocks": (f"{POOL}.get_new_blocks",),
     },
     "metadata, context and captured launches of a draft's passes": {
         f"{SHARING}:Sharing.set_lengths": (f"{ATTENTION}:AscendMetadata",),

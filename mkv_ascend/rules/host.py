@@ -63,8 +63,6 @@ class HostRules:
     offloads_split_caches: bool = False
     """Whether OffloadingConnector takes caches whose keys and values are tensors of their own: by a
     worker of vllm-ascend's in place of vLLM's."""
-    shares_pages: bool = False
-    """Whether ``layout.shared_pages`` is served: workers are told of blocks by group."""
     offload_takes_one_group: bool = False
     """Whether SimpleCPUOffloadConnector takes one KV group alone, not several without states."""
     whole_steps_uncompiled: bool = False

@@ -97,20 +97,8 @@ def drafts_with_transfer(facts: Facts) -> Iterator[Refusal]:
         )
 
 
-SHARED_PAGES = Rule(
-    "layout",
-    lambda facts: facts.options.layout.shared_pages and not facts.host.shares_pages,
-    lambda _: (
-        f"layout.shared_pages is true: workers of {host_versions.vllm()} copy blocks by ids that "
-        "name no KV group"
-    ),
-    "the option with vllm-ascend 0.23.0",
-    "leave layout.shared_pages out",
-)
-
 CHECKS = (
     block_size,
-    SHARED_PAGES,
     OFFLOADING_OF_TENSORS,
     states_with_offload,
     drafts_with_transfer,

@@ -379,10 +379,6 @@ REFUSED: dict[str, tuple[str, Facts]] = {
         "runner",
         pair(MOE, target=MOE, enable_eplb=True, **ON_V2),
     ),
-    "pages that groups share on a host whose workers know no groups": (
-        "layout",
-        pair(ours={"layout": {"shared_pages": True}}, host=NEW),
-    ),
     "a dtype of a cache that no draft has": (
         "draft-dtype",
         looked_up(ours={"kv_cache": {"draft_dtype": "bfloat16"}}),

@@ -29,7 +29,6 @@ RULES = HostRules(
     vllm="0.23",
     unserved_families=FAMILIES,
     plans_compressed=True,
-    shares_pages=True,
     compressed_in_one_process=True,
     delta_attention_drafts=False,
     loads_experts_by_map=True,

@@ -7,9 +7,9 @@ import pytest
 from vllm.v1.core.block_pool import BlockPool
 
 from benchmarks import page_pool
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.page_blocks import PageBlocks
+from mkv_ascend.adapters.common.kv_cache.page_blocks import PageBlocks
 
-pytestmark = [pytest.mark.host("0.23"), pytest.mark.core]
+pytestmark = pytest.mark.core
 
 
 def test_each_part_of_both_pools_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,6 +265,18 @@ def test_concurrency_is_that_of_all_groups():
     assert found == pytest.approx(150 / (ONE_REQUEST - 1))
 
 
+def test_pages_that_groups_share_are_counted():
+    """A request alone needs whole pages of each group; many fill each other's."""
+    specs, shared = model([full(8)], [window(1)]), {"shared_pages": True}
+    # A page holds a block of the target, or eight of the draft.
+    alone, of_many = 8 + 1, 8 + 7 / 8
+    (result,) = configs(specs, blocks=alone + 1, layout=shared)
+    found = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config(), result)
+    assert found == pytest.approx((alone + 1) / of_many)
+    with pytest.raises(AdmissionError, match=f"needs {alone + 1} KV cache blocks"):
+        configs(specs, blocks=alone, layout=shared)
+
+
 def test_a_worker_without_layers_of_a_group_is_planned_for_its_own():
     """Pipeline stages: the draft and its window are on the last."""
     specs = model([mla(), mla()], [window()])

@@ -20,16 +20,16 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request
 
+from mkv_ascend.adapters.common.kv_cache.page_blocks import GroupBlocks, PageBlocks
 from mkv_ascend.adapters.common.kv_cache.page_shapes import (
     KVCacheConfigOfPages,
     ids_by_group,
     named,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.page_blocks import GroupBlocks, PageBlocks
 from mkv_ascend.layout.page_shape import PageShape
 from tests.support import hosts
 
-pytestmark = [pytest.mark.host("0.23"), pytest.mark.core]
+pytestmark = pytest.mark.core
 engine_core = hosts.module("kv_cache.engine_core")
 BLOCK, WINDOW, LONGEST = 4, 9, 64
 SIZES = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 16, "dtype": torch.bfloat16}
@@ -39,7 +39,7 @@ def make(pages: int, shapes: tuple[PageShape, PageShape], *, events: bool = Fals
     """A manager of a dense group and one of windows."""
     specs = FullAttentionSpec(**SIZES), SlidingWindowSpec(sliding_window=WINDOW, **SIZES)
     groups = [KVCacheGroupSpec([str(spec)], spec) for spec in specs]
-    config = KVCacheConfigOfPages(pages, [], groups, shapes)
+    config = KVCacheConfigOfPages(pages, [], groups, page_shapes=shapes)
     budget = {"max_num_batched_tokens", "max_in_flight_tokens"}
     (name,) = budget & inspect.signature(KVCacheManager.__init__).parameters.keys()
     manager = KVCacheManager.__new__(KVCacheManager)

@@ -12,6 +12,7 @@ from tests.support.pairs import (
     scenario,
 )
 from tests.support.prompts import text_prompts as texts
+from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
 SHARED = {"layout": {"shared_pages": True}}
@@ -30,7 +31,7 @@ def long_prompts(target, lengths):
     return [ids[:1] + ids[start + 1 : start + length] for start, length in enumerate(lengths)]
 
 
-def case_of(pair, lengths, repeats=1, draft=True, **options):
+def case_of(runner, pair, lengths, repeats=1, draft=True, **options):
     """Long prompts, and short ones of which every key counts."""
     decks = [
         reference.token_ids(model_directory(pair[0]), deck) for deck in prompts.deck_prompts(4)
@@ -41,6 +42,7 @@ def case_of(pair, lengths, repeats=1, draft=True, **options):
         prompts=[*long_prompts(pair[0], lengths), *decks],
         engine={"max_model_len": MAX_MODEL_LEN, **options},
         mkv_ascend=SHARED,
+        environment=runner,
         repeats=repeats,
         max_tokens=32 if repeats == 1 else 12,
     )
@@ -53,46 +55,46 @@ def run_and_judge(case):
     return result
 
 
-def least_pages(pair):
-    """What a start with a single page says that it needs."""
+def least_pages(runner, pair):
+    """What a start with a page beside the null block says that it needs."""
     with pytest.raises(engine.EngineFailedError) as failure:
-        engine.run(case_of(pair, [8], num_gpu_blocks_override=1))
+        engine.run(case_of(runner, pair, [8], num_gpu_blocks_override=2))
     found = re.search(r"raise num_gpu_blocks_override to (\d+) or more", str(failure.value))
     assert found is not None, str(failure.value)[-2000:]
     return int(found[1])
 
 
-@pytest.mark.host("0.23")
-@pytest.mark.core(cases=["pair2"])
-@pytest.mark.parametrize("pair", [*PAIRS, STATES_WITH_DENSE])
-def test_hits_are_those_of_the_target_alone(pair):
+@pytest.mark.core(cases=["pair1-v1", "pair1-v2"])
+@each_runner
+@pytest.mark.parametrize("pair", PAIRS)
+def test_hits_are_those_of_the_target_alone(runner, pair):
     """Each prompt comes twice. A page of one group at least holds several blocks."""
     caching = {"enable_prefix_caching": pair != STATES_WITH_DENSE}
-    result = run_and_judge(case_of(pair, [300, 280, 140], repeats=2, **caching))
-    alone = engine.run(case_of(pair, [300, 280, 140], repeats=2, draft=False, **caching))
+    result = run_and_judge(case_of(runner, pair, [300, 280, 140], repeats=2, **caching))
+    alone = engine.run(case_of(runner, pair, [300, 280, 140], repeats=2, draft=False, **caching))
     assert re.search(r"\d+, \d+ a page", result.log)
     assert result.cached_tokens == alone.cached_tokens
     assert any(result.cached_tokens) is caching["enable_prefix_caching"]
 
 
-@pytest.mark.host("0.23")
-@pytest.mark.core(cases=["pair0"])
+@pytest.mark.core(cases=["pair0-v1"])
+@each_runner
 @pytest.mark.parametrize("pair", PAIRS)
-def test_the_fewest_pages_serve_one_request_after_the_other(pair):
+def test_the_fewest_pages_serve_one_request_after_the_other(runner, pair):
     """Of full length; hits of those before lie scattered in the pages."""
-    least = least_pages(pair)
+    least = least_pages(runner, pair)
     with pytest.raises(engine.EngineFailedError, match=f"num_gpu_blocks_override to {least} or"):
-        engine.run(case_of(pair, [8], num_gpu_blocks_override=least - 1))
+        engine.run(case_of(runner, pair, [8], num_gpu_blocks_override=least - 1))
     lengths = [LONGEST, 250, LONGEST, 246, 130, LONGEST]
-    case = case_of(pair, lengths, num_gpu_blocks_override=least, enable_prefix_caching=True)
+    case = case_of(runner, pair, lengths, num_gpu_blocks_override=least, enable_prefix_caching=True)
     assert run_and_judge(case).num_gpu_blocks == least
 
 
-@pytest.mark.host("0.23")
-@pytest.mark.core(cases=["pair0"])
+@pytest.mark.core(cases=["pair0-v1", "pair0-v2"])
+@each_runner
 @pytest.mark.parametrize("pair", PAIRS)
-def test_preemption_changes_no_token(pair):
+def test_preemption_changes_no_token(runner, pair):
     lengths = [250, 248, 246, 245, 244, 243]
-    pages = least_pages(pair) + 2
-    result = run_and_judge(case_of(pair, lengths, num_gpu_blocks_override=pages))
+    pages = least_pages(runner, pair) + 2
+    result = run_and_judge(case_of(runner, pair, lengths, num_gpu_blocks_override=pages))
     assert result.preemptions > 0

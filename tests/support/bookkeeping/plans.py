@@ -29,7 +29,6 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWind
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
 from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages, page_shapes_of
-from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.patching import _owner, replaced
 from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.kind import Role
@@ -101,7 +100,7 @@ def _of(make: Callable[..., Any], *arguments: Any) -> Callable[[int], Any]:
 
 FULL, WIDE, MLA = _of(full), _of(full, 4), _of(mla)
 SHORT, LONG = _of(window, 6), _of(window, 13)
-_ALL_PAIRS = {
+PAIRS = {
     "one group": Pair((FULL, FULL), (FULL,)),
     "dense and windows": Pair((FULL, SHORT, SHORT), (WIDE, SHORT)),
     "mla, draft of windows": Pair((MLA, MLA), (_of(window, 6, 4), _of(window, 6, 4))),
@@ -128,11 +127,6 @@ _ALL_PAIRS = {
     "pages of a head": Pair(
         (FULL, SHORT), (FULL,), method="eagle3", shapes=(PageShape(1, 4), PageShape(4, 1))
     ),
-}
-PAIRS = {
-    name: pair
-    for name, pair in _ALL_PAIRS.items()
-    if not pair.shapes or adapter().RULES.shares_pages
 }
 
 
@@ -330,7 +324,7 @@ def _share_pages(pair: Pair, caches: Any, ahead: int, asynchronous: bool, spare:
             blocks = min(blocks, 2 + (spec.sliding_window + ahead + in_flight) // BLOCK)
         pages += -(-blocks // shape.blocks)
     return KVCacheConfigOfPages(
-        pages, caches.kv_cache_tensors, caches.kv_cache_groups, tuple(shapes)
+        pages, caches.kv_cache_tensors, caches.kv_cache_groups, page_shapes=tuple(shapes)
     )
 
 

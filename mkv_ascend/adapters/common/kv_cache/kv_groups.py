@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -140,8 +141,7 @@ def _inputs(config: VllmConfig, layers: tuple[CachedLayer, ...]) -> PlanInputs:
         max_block_size=layout.max_block_size,
         hash_block_size=_tokens_hashed_at_a_time(config.cache_config),
         prefix_caching=config.cache_config.enable_prefix_caching,
-        # A stage of a pipeline that has no layer of a group does not know its shape.
-        shared_pages=layout.shared_pages and config.parallel_config.pipeline_parallel_size == 1,
+        shared_pages=layout.shared_pages and not _block_ids_are_every_groups(config, layers),
     )
     speculative = config.speculative_config
     drafted = 0 if speculative is None else speculative.num_speculative_tokens
@@ -155,6 +155,18 @@ def _inputs(config: VllmConfig, layers: tuple[CachedLayer, ...]) -> PlanInputs:
         keep_block_sizes=transfers,
         kv_transfer=transfers,
     )
+
+
+def _block_ids_are_every_groups(config: VllmConfig, layers: Sequence[CachedLayer]) -> bool:
+    """Whether workers are told of blocks by ids without their group.
+
+    A stage of a pipeline that has no layer of a group does not know its shape. And beside states
+    vLLM 0.30 lets requests go on from the middle of a block, which workers copy.
+    """
+    if config.parallel_config.pipeline_parallel_size > 1:
+        return True
+    has_states = any(layer.retention.kind is RetentionKind.STATE for layer in layers)
+    return has_states and hasattr(kv_cache_utils, "KVCacheBlockCopy")
 
 
 def _tokens_in_flight(config: VllmConfig) -> int:

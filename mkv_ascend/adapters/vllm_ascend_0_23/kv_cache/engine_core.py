@@ -18,10 +18,10 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from mkv_ascend.adapters.common.kv_cache import engine_planning, kv_groups, planned_groups
+from mkv_ascend.adapters.common.kv_cache.page_blocks import share_pages
 from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages
 from mkv_ascend.adapters.patching import patch
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_transfer
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.page_blocks import share_pages
 from mkv_ascend.layout.admission import NULL_BLOCKS
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         "vllm.v1.core.kv_cache_utils:may_override_num_blocks",
         "vllm_ascend.patch.platform.patch_kv_cache_utils:group_and_unify_kv_cache_specs",
         "vllm_ascend.patch.platform.patch_kv_cache_utils:_get_kv_cache_groups_uniform_groups",
+        "vllm_ascend.core.single_type_kv_cache_manager:CompressAttentionManager",
     ),
     why="vLLM's grouping wants one page size: it refuses pairs (MLA with a window draft) and "
     "models (MLA with recurrent states), or splits all groups to single layers. Groups of unlike "
@@ -110,7 +111,7 @@ def get_kv_cache_config_from_groups(
     ]
     shapes = tuple(map(kv_groups.shape_of_group, groups))
     seen = planned_groups.as_vllm_has_them(groups)
-    return KVCacheConfigOfPages(num_blocks, tensors, seen, shapes)
+    return KVCacheConfigOfPages(num_blocks, tensors, seen, page_shapes=shapes)
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups")

@@ -3,7 +3,7 @@
 
 ``register_custom_kv_cache_specs`` applies them in the engine core; vLLM calls it before it groups.
 What they do stands in ``common/kv_cache/engine_planning.py``. vLLM 0.30.0 itself counts the memory
-of one request and the requests at once from the bytes of a block.
+of one request and the requests at once from the bytes of a block, where a page is a block.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
 
-from mkv_ascend.adapters.common.kv_cache import engine_planning, planned_groups
+from mkv_ascend.adapters.common.kv_cache import engine_planning, kv_groups, planned_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie, tied_facts
+from mkv_ascend.adapters.common.kv_cache.page_blocks import share_pages
+from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages, page_shapes_of
 from mkv_ascend.adapters.patching import patch, replaced
 from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import states
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import kv_transfer
@@ -24,6 +26,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
     refuse_drafts_left_alone,
     why_not_planned,
 )
+from mkv_ascend.layout.page_shape import ONE_BLOCK
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -59,30 +62,34 @@ def _planned(groups: Groups) -> Groups:
         "vllm.v1.engine.core:get_kv_cache_configs",
         "vllm.v1.core.kv_cache_utils:_pool_bytes_per_block",
         "vllm.v1.core.kv_cache_utils:get_kv_cache_config_from_groups",
+        "vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups",
+        "vllm.v1.core.kv_cache_utils:get_max_concurrency_for_kv_cache_config",
         "vllm.v1.core.kv_cache_utils:_check_enough_kv_cache_memory",
+        "vllm.v1.core.kv_cache_manager:KVCacheManager.__init__",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.get_kv_cache_spec",
         "vllm_ascend.worker.worker:NPUWorker._scale_kv_cache_memory_for_multi_group",
     ),
     reads=(
         "vllm.v1.core.kv_cache_utils:may_override_num_blocks",
         "vllm.v1.core.kv_cache_utils:validate_kv_cache_layout",
-        "vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups",
         "vllm_ascend.worker.worker:NPUWorker.determine_available_memory",
         "vllm_ascend.patch.platform.patch_kv_cache_utils:_ascend_get_kv_cache_config_from_groups",
     ),
-    writes=("num_blocks", "kv_cache_groups", "kv_cache_tensors", "replace", "index_head_dim"),
+    writes=("replace", "index_head_dim"),
     why="vLLM's grouping wants one page size: it refuses pairs, splits all groups to single "
     "layers, or holds every token of a window. Groups of unlike pages need their own counting of "
     "blocks and memory, which comes from the plan. vLLM makes specs of windows anew on the way, "
     "without the facts that are tied to them. Its memory check names no number of blocks. Workers "
     "tell what to group and how much memory there is: vllm-ascend gives a draft's MLA layers the "
     "target's sizes and asks the target, which may have none, for the size of index keys; and it "
-    "scales the memory down to that of the largest group, as if groups shared no bytes.",
+    "scales the memory down to that of the largest group, as if groups shared no bytes. The "
+    "scheduler's block pool, and what vLLM counts in it, follow the plan, too (page_blocks.py).",
     until="vLLM groups layers of unlike pages in layouts that Ascend's backends take, and "
     "vllm-ascend asks each layer for its sizes and lets groups share bytes",
     test=(
         "tests/emulated/layout/test_layout_groups.py",
         "tests/emulated/layout/test_requests_at_once.py",
+        "tests/emulated/layout/test_shared_pages.py",
         "tests/emulated/models/test_mla_specs.py",
     ),
 )
@@ -134,9 +141,7 @@ def get_kv_cache_config_from_groups(
     with replaced(kv_cache_utils, "validate_kv_cache_layout", lambda *_: None):
         # Everything else that vLLM and vllm-ascend tell workers and scheduler with it.
         result = original(config, of_vllm, available_memory)
-    result.kv_cache_groups = of_vllm
-    result.num_blocks = num_blocks
-    result.kv_cache_tensors = [
+    tensors = [
         KVCacheTensor(
             size=pool.bytes_per_block * num_blocks,
             layers=[placed.layer for placed in pool.layers],
@@ -145,7 +150,38 @@ def get_kv_cache_config_from_groups(
         )
         for pool in planned.plan.pools
     ]
-    return result
+    told = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    told |= {"num_blocks": num_blocks, "kv_cache_tensors": tensors, "kv_cache_groups": of_vllm}
+    return KVCacheConfigOfPages(**told, page_shapes=tuple(map(kv_groups.shape_of_group, groups)))
+
+
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups")
+def _max_memory_usage_bytes_from_groups(original: Any, config: VllmConfig, groups: Groups) -> int:
+    """Bytes that one request of full length needs, in whole pages."""
+    groups = _planned(groups)
+    if all(kv_groups.shape_of_group(group) == ONE_BLOCK for group in groups):
+        return int(original(config, groups))
+    pages = engine_planning.pages_of_one_request(config, groups)
+    return pages * int(kv_cache_utils._pool_bytes_per_block(groups))
+
+
+@our_groups.also(target="vllm.v1.core.kv_cache_utils:get_max_concurrency_for_kv_cache_config")
+def get_max_concurrency_for_kv_cache_config(
+    original: Any, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig
+) -> float:
+    """Number of requests of full length that fit at once."""
+    if all(shape == ONE_BLOCK for shape in page_shapes_of(kv_cache_config)):
+        return float(original(vllm_config, kv_cache_config))
+    groups = kv_cache_config.kv_cache_groups
+    share = engine_planning.page_share_of_one_request(vllm_config, groups)
+    return kv_cache_config.num_blocks / share
+
+
+@our_groups.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")
+def _give_pages(original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
+    """The scheduler's block pool, of pages where the groups say how their blocks lie in them."""
+    original(manager, *args, **kwargs)
+    share_pages(manager)
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:_check_enough_kv_cache_memory")

@@ -30,7 +30,6 @@ PAGES = record(
     target=(
         "vllm.v1.core.block_pool:BlockPool.__init__",
         "vllm.v1.core.block_pool:BlockPool.get_new_blocks",
-        "vllm.v1.core.block_pool:BlockPool.reset_prefix_cache",
     ),
     reads=(
         "vllm.v1.core.block_pool:BlockPool",
@@ -41,7 +40,6 @@ PAGES = record(
         "vllm.v1.core.kv_cache_utils:KVCacheBlock",
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager",
         "vllm.v1.core.single_type_kv_cache_manager:MambaManager.get_num_blocks_to_allocate",
-        "vllm_ascend.core.single_type_kv_cache_manager:CompressAttentionManager",
         "vllm_ascend.patch.platform.patch_kv_cache_coordinator:"
         "AscendHybridKVCacheCoordinator.__init__",
         "vllm_ascend.patch.platform.patch_mamba_manager:"
@@ -57,6 +55,7 @@ PAGES = record(
         "_null_block",
         "_get_num_evictable_blocks",
         "get_num_blocks_to_allocate",
+        "reset_prefix_cache",
         "take_new_block_ids",
     ),
     why="One number of a block is every group's, so a group with smaller blocks wastes the rest. "
@@ -125,13 +124,6 @@ class PageBlocks(BlockPool):
                 self.metrics_collector.on_block_evicted(block)
                 self.metrics_collector.on_block_allocated(block)
         return blocks
-
-    def reset_prefix_cache(self) -> bool:
-        """As vLLM does."""
-        is_reset = super().reset_prefix_cache()
-        if is_reset:
-            self.pages.drop_hashes()
-        return is_reset
 
 
 class _FreeBlocks:
@@ -246,6 +238,8 @@ def share_pages(manager: Any) -> None:
         )
     pool = PageBlocks(coordinator.block_pool, shapes)
     coordinator.block_pool = manager.block_pool = pool
+    # vLLM 0.30.0 asks the managers' pools, each of which it takes for another one.
+    coordinator.reset_prefix_cache = pool.reset_prefix_cache
     for group, single in enumerate(coordinator.single_type_managers):
         _serve(single, GroupBlocks(pool, group))
     coordinator.get_num_blocks_to_allocate = functools.partial(
