@@ -57,8 +57,8 @@ FUSED_INFER_ATTENTION = BackendEntry(
     ),
     # attention/attention_v1.py: sparse mode 0 when the metadata is not causal.
     non_causal=True,
-    # npu_fused_infer_attention_score: keys of 192 with values of 128.
-    different_value_head_size=True,
+    # npu_fused_infer_attention_score: with a block_table no values of 192.
+    other_value_sizes=((192, 128),),
     # attention/cache_dtype.py
     casts_to_cache=True,
     # npu_fused_infer_attention_score: num_heads / num_key_value_heads is at most 64.
@@ -96,7 +96,6 @@ FLASH_ATTENTION_3 = BackendEntry(
     # read from the cache, whoever wrote them.
     computes=frozenset({"kv_sharing_target_layer_name"}),
     non_causal=False,
-    different_value_head_size=False,
     # attention/cache_dtype.py
     casts_to_cache=True,
     # attention/fa3_v1.py: refuses FULL_DECODE_ONLY; the guide asks for piecewise graphs.

@@ -81,9 +81,10 @@ def _tensor_reasons(
         yield from _cache_reasons(backend, request, environment)
     if not limits.head_sizes.holds(request.head_size):
         yield f"its head sizes are {limits.head_sizes}, not {request.head_size}"
-    value_size = request.head_size if request.head_size_v is None else request.head_size_v
-    if value_size != request.head_size and not backend.different_value_head_size:
-        yield f"its values need the head size of keys, {request.head_size}, not {value_size}"
+    value_size = request.head_size_v if request.keeps_keys else None
+    wanted = dict(backend.other_value_sizes).get(request.head_size, request.head_size)
+    if value_size not in (None, wanted):
+        yield f"values need the size {wanted} beside heads of {request.head_size}, not {value_size}"
     limit = backend.max_queries_per_kv_head
     if limit is not None and request.num_heads > limit * request.num_kv_heads:
         yield (

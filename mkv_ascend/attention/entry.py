@@ -90,8 +90,8 @@ class BackendEntry:
     """Implementations that vllm-ascend takes by its own options, and what they do not compute."""
     non_causal: bool = False
     """Whether attention in both directions is served."""
-    different_value_head_size: bool = False
-    """Whether values may have another head size than keys."""
+    other_value_sizes: tuple[tuple[int, int], ...] = ()
+    """Head sizes whose values have another size, with that size; else it is that of keys."""
     casts_to_cache: bool = False
     """Whether the cache may have another plain dtype than the model: our implementation casts."""
     max_queries_per_kv_head: int | None = None

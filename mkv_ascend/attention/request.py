@@ -34,6 +34,7 @@ class LayerRequest:
     num_heads: int = 1
     num_kv_heads: int = 1
     head_size_v: int | None = None
+    """None: not known, of a layer that is not made yet."""
     kv_cache_dtype: str = "auto"
     arguments: frozenset[str] = frozenset()
     """What it asks for of ``arguments.OPTIONAL``, by the names there."""

@@ -195,7 +195,7 @@ def _attention_request(layer: Any, arguments: dict[str, Any]) -> LayerRequest:
     return LayerRequest(
         kind=KINDS_OF_CLASSES.get(type(layer), kind),
         head_size=arguments["head_size"],
-        head_size_v=arguments["head_size_v"],
+        head_size_v=arguments["head_size_v"] or arguments["head_size"],
         num_heads=heads,
         num_kv_heads=heads if arguments["num_kv_heads"] is None else arguments["num_kv_heads"],
         arguments=_optional(layer, asked),
