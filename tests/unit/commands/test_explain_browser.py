@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import browser
 from mkv_ascend.layout.component import Component, LayerLayout, Storage, TokenExtent
 from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
@@ -21,35 +19,12 @@ from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan
 from mkv_ascend.layout.report import PlanReport
 from mkv_ascend.layout.report_html import html
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from tests.support.chromium import needs_chromium, run_chromium
 from tests.support.plan_reports import dense
-from tests.support.programs import HANG_SECONDS
 
-CHROMIUM = browser.find()
 TARGET, DRAFT = (0x2F, 0x6D, 0xB3), (0xC4, 0x66, 0x1F)
 
-
-def why_absent() -> str:
-    """What the set-up of a browser said, where it was tried."""
-    note = browser.ROOT / browser.REASON
-    said = note.read_text(encoding="utf-8").strip() if note.is_file() else "run tools/browser.py"
-    return f"none of {', '.join(browser.NAMES)} on the PATH: {said}"
-
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=why_absent())
-
-
-def run_chromium(page: Path, folder: Path, *options: str) -> str:
-    """Show ``page`` without a network and without what a browser does on its own."""
-    assert CHROMIUM is not None
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"]
-    command += ["--no-first-run", "--disable-background-networking", "--disable-component-update"]
-    command += ["--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars"]
-    command += [f"--user-data-dir={folder / 'profile'}", "--window-size=1240,1500"]
-    done = subprocess.run(
-        [*command, *options, page.as_uri()], capture_output=True, text=True, timeout=HANG_SECONDS
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+pytestmark = needs_chromium
 
 
 def latent(layer: int) -> CachedLayer:
