@@ -121,7 +121,8 @@ def _problems(versions: dict[str, str | None], found: Mapping[str, Any]) -> Iter
     # With the wrong versions vLLM refuses to start: one problem, not two.
     if adapter_for(versions) is not None:
         yield from _start_problems(found)
-        yield from _dropped_plugins()
+        # A list that leaves us out is one problem, too.
+        yield from _dropped_plugins() if found["platform"] == PLATFORM else ()
     yield from _op_problems(found["ops"])
     # On an NPU plain torch costs launches in every step.
     slow = all(served.startswith("reference") for served in found["ops"].values())
