@@ -21,10 +21,10 @@ export NUMBA_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all rest lint format typecheck port unit emulated docs generate lock clean bench matrix soak
+.PHONY: help setup demo test test-all rest lint format typecheck port unit emulated docs release-check generate lock clean bench matrix soak
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "HOST=0.30 sets up and tests the second host: setup, demo, test, test-all, port, unit, emulated"
 	@echo "RUNNER=v2 lets the demo of that host run on vLLM's model runner V2"
 
@@ -94,6 +94,9 @@ soak: setup ## real servers under load and under faults, for hours; goes on wher
 
 docs: setup ## build the documentation into site-docs/
 	@$(CHECKS) docs
+
+release-check: setup ## build what is uploaded, read and install it; TAG=v0.23.0 prints the notes
+	@$(BIN)/python tools/release_check.py $(addprefix --tag ,$(TAG))
 
 generate: setup ## write the generated pages and parts of docs/ anew
 	@$(BIN)/python tools/generate_docs.py

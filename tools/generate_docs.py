@@ -23,12 +23,12 @@ from importlib import metadata
 from pathlib import Path
 
 import catalog_pages
-import matrix_pages
 import recipe_pages
 import regression_pages
 import tested_pages
 
 import hosts
+import matrix_pages
 import patch_pages
 from emulated_npu import variables
 from mkv_ascend import envs

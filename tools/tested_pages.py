@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import matrix_pages
 import regression_pages
+
+import matrix_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 RELIABILITY = ROOT / "reliability" / "results.json"

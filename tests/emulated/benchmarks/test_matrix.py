@@ -13,9 +13,9 @@ import ast
 from importlib.metadata import version
 from pathlib import Path
 
-import matrix_pages
 import pytest
 
+import matrix_pages
 from benchmarks.matrix import cells, running, table
 from tests.support import programs
 from tests.support.loop_pairs import PAIRS

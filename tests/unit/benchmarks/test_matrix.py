@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import matrix_pages
 import pytest
 
+import matrix_pages
 from benchmarks.matrix import cells, refusals, store
 from benchmarks.matrix.cells import K, find_cells
 from benchmarks.matrix.judging import Judge, faults

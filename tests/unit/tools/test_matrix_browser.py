@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-import matrix_pages
 import pytest
 
+import matrix_pages
 from tests.support.chromium import needs_chromium, run_chromium
 
 pytestmark = needs_chromium

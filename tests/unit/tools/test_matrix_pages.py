@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 
-import matrix_pages
 import pytest
+
+import matrix_pages
 
 
 def test_no_published_cell_fails() -> None:
