@@ -41,7 +41,7 @@ def _manager(groups: int, requests: int, *, is_shared: bool) -> Any:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
     from mkv_ascend.adapters.common.kv_cache.page_blocks import share_pages
-    from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages
+    from mkv_ascend.adapters.common.kv_cache.page_shapes import with_page_shapes
 
     specs = layer_groups(groups, BLOCK, window=256)
     blocks = (requests + 1) * ((TOKENS + STEPS) // BLOCK + 2) * groups
@@ -49,7 +49,7 @@ def _manager(groups: int, requests: int, *, is_shared: bool) -> Any:
     if is_shared:
         many = PageShape(PER_PAGE)
         shapes = (ONE_BLOCK if groups > 1 else many, *[many] * (groups - 1))
-        config = KVCacheConfigOfPages(blocks, [], specs, page_shapes=shapes)
+        config = with_page_shapes(config, shapes)
     manager = KVCacheManager(config, 2 * TOKENS, BLOCK, BLOCK, enable_caching=True)
     if is_shared:
         share_pages(manager)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -15,6 +16,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
+    KVCacheConfig,
     KVCacheGroupSpec,
     SlidingWindowSpec,
 )
@@ -22,9 +24,10 @@ from vllm.v1.request import Request
 
 from mkv_ascend.adapters.common.kv_cache.page_blocks import GroupBlocks, PageBlocks
 from mkv_ascend.adapters.common.kv_cache.page_shapes import (
-    KVCacheConfigOfPages,
     ids_by_group,
     named,
+    page_shapes_of,
+    with_page_shapes,
 )
 from mkv_ascend.layout.page_shape import PageShape
 from tests.support import hosts
@@ -39,7 +42,7 @@ def make(pages: int, shapes: tuple[PageShape, PageShape], *, events: bool = Fals
     """A manager of a dense group and one of windows."""
     specs = FullAttentionSpec(**SIZES), SlidingWindowSpec(sliding_window=WINDOW, **SIZES)
     groups = [KVCacheGroupSpec([str(spec)], spec) for spec in specs]
-    config = KVCacheConfigOfPages(pages, [], groups, page_shapes=shapes)
+    config = with_page_shapes(KVCacheConfig(pages, [], groups), shapes)
     budget = {"max_num_batched_tokens", "max_in_flight_tokens"}
     (name,) = budget & inspect.signature(KVCacheManager.__init__).parameters.keys()
     manager = KVCacheManager.__new__(KVCacheManager)
@@ -57,6 +60,15 @@ def make(pages: int, shapes: tuple[PageShape, PageShape], *, events: bool = Fals
         **{name: LONGEST},
     )
     return manager
+
+
+def test_a_configuration_of_fewer_groups_keeps_their_shapes() -> None:
+    """vLLM and vllm-ascend make such for groups in whose blocks nothing can be found again."""
+    groups = [KVCacheGroupSpec([name], FullAttentionSpec(**SIZES)) for name in "abc"]
+    shapes = [PageShape(2, 1), PageShape(1, 3), PageShape()]
+    whole = with_page_shapes(KVCacheConfig(8, [], groups), shapes)
+    assert page_shapes_of(whole) == tuple(shapes)
+    assert page_shapes_of(dataclasses.replace(whole, kv_cache_groups=groups[1:])) == (*shapes[1:],)
 
 
 @pytest.fixture(autouse=True)

@@ -90,7 +90,7 @@ def test_the_fewest_pages_serve_one_request_after_the_other(runner, pair):
     assert run_and_judge(case).num_gpu_blocks == least
 
 
-@pytest.mark.core(cases=["pair0-v1", "pair0-v2"])
+@pytest.mark.core(cases=["pair0-v1"])
 @each_runner
 @pytest.mark.parametrize("pair", PAIRS)
 def test_preemption_changes_no_token(runner, pair):

@@ -25,10 +25,15 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.engine import core
-from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
-from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages, page_shapes_of
+from mkv_ascend.adapters.common.kv_cache.page_shapes import page_shapes_of, with_page_shapes
 from mkv_ascend.adapters.patching import _owner, replaced
 from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.kind import Role
@@ -323,9 +328,8 @@ def _share_pages(pair: Pair, caches: Any, ahead: int, asynchronous: bool, spare:
         elif isinstance(spec, SlidingWindowSpec):
             blocks = min(blocks, 2 + (spec.sliding_window + ahead + in_flight) // BLOCK)
         pages += -(-blocks // shape.blocks)
-    return KVCacheConfigOfPages(
-        pages, caches.kv_cache_tensors, caches.kv_cache_groups, page_shapes=tuple(shapes)
-    )
+    plain = KVCacheConfig(pages, caches.kv_cache_tensors, caches.kv_cache_groups)
+    return with_page_shapes(plain, shapes)
 
 
 @functools.cache

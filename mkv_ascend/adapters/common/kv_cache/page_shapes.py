@@ -9,8 +9,8 @@ tensors: specs are made anew in many places, and the two must never differ.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -39,22 +39,31 @@ def page_shape(spec: Any) -> PageShape:
 
 @dataclass
 class KVCacheConfigOfPages(KVCacheConfig):
-    """vLLM's configuration with the shape of each group.
+    """vLLM's configuration with the shape of each layer's group.
 
-    A field, since adapters and hosts make configurations anew by ``dataclasses.replace``.
+    A field, since adapters and hosts make configurations anew by ``dataclasses.replace``; by layer,
+    since some of these have fewer groups.
     """
 
-    page_shapes: tuple[PageShape, ...] = ()
+    page_shapes: dict[str, PageShape] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        assert len(self.page_shapes) == len(self.kv_cache_groups)
+
+def with_page_shapes(config: KVCacheConfig, shapes: Sequence[PageShape]) -> KVCacheConfig:
+    """``config`` with the shape of each group."""
+    told = {one.name: getattr(config, one.name) for one in fields(config)}
+    by_layer = {
+        name: shape
+        for group, shape in zip(config.kv_cache_groups, shapes, strict=True)
+        for name in group.layer_names
+    }
+    return KVCacheConfigOfPages(**told, page_shapes=by_layer)
 
 
 def page_shapes_of(kv_cache_config: KVCacheConfig) -> tuple[PageShape, ...]:
     """The shape of each group; one block to a page where nothing was said."""
-    if isinstance(kv_cache_config, KVCacheConfigOfPages):
-        return kv_cache_config.page_shapes
-    return (ONE_BLOCK,) * len(kv_cache_config.kv_cache_groups)
+    said = getattr(kv_cache_config, "page_shapes", {})
+    first = (next(iter(group.layer_names), "") for group in kv_cache_config.kv_cache_groups)
+    return tuple(said.get(name, ONE_BLOCK) for name in first)
 
 
 def named(group: int, block_id: int) -> int:

@@ -19,7 +19,7 @@ from vllm.v1.kv_cache_interface import (
 
 from mkv_ascend.adapters.common.kv_cache import engine_planning, kv_groups, planned_groups
 from mkv_ascend.adapters.common.kv_cache.page_blocks import share_pages
-from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages
+from mkv_ascend.adapters.common.kv_cache.page_shapes import with_page_shapes
 from mkv_ascend.adapters.patching import patch
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_transfer
 from mkv_ascend.layout.admission import NULL_BLOCKS
@@ -109,9 +109,9 @@ def get_kv_cache_config_from_groups(
         )
         for pool in planned.plan.pools
     ]
-    shapes = tuple(map(kv_groups.shape_of_group, groups))
     seen = planned_groups.as_vllm_has_them(groups)
-    return KVCacheConfigOfPages(num_blocks, tensors, seen, page_shapes=shapes)
+    shapes = list(map(kv_groups.shape_of_group, groups))
+    return with_page_shapes(KVCacheConfig(num_blocks, tensors, seen), shapes)
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups")

@@ -18,7 +18,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
 from mkv_ascend.adapters.common.kv_cache import engine_planning, kv_groups, planned_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie, tied_facts
 from mkv_ascend.adapters.common.kv_cache.page_blocks import share_pages
-from mkv_ascend.adapters.common.kv_cache.page_shapes import KVCacheConfigOfPages, page_shapes_of
+from mkv_ascend.adapters.common.kv_cache.page_shapes import page_shapes_of, with_page_shapes
 from mkv_ascend.adapters.patching import patch, replaced
 from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import states
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import kv_transfer
@@ -150,9 +150,10 @@ def get_kv_cache_config_from_groups(
         )
         for pool in planned.plan.pools
     ]
-    told = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    told |= {"num_blocks": num_blocks, "kv_cache_tensors": tensors, "kv_cache_groups": of_vllm}
-    return KVCacheConfigOfPages(**told, page_shapes=tuple(map(kv_groups.shape_of_group, groups)))
+    made = dataclasses.replace(
+        result, num_blocks=num_blocks, kv_cache_tensors=tensors, kv_cache_groups=of_vllm
+    )
+    return with_page_shapes(made, list(map(kv_groups.shape_of_group, groups)))
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:_max_memory_usage_bytes_from_groups")
