@@ -55,9 +55,6 @@ _ENLARGED = re.compile(
 _ADDS_ATTENTION = re.compile(r"(attn|attention|mixer|conv)\w*\.(o_proj|out_proj|dense|c_proj)")
 _GAIN = 1.7
 UNJUDGED_FAMILIES = {
-    "cohere2": "vLLM 0.30 lets windows see one key more, as these models are trained; transformers"
-    " does not",
-    "cohere2_moe": "as cohere2",
     "glm_moe_dsa": "transformers 5.5.4 turns rotary features of its attention in halves; 5.14.1,"
     " vLLM and the published weights have them in pairs",
     "minimax": "transformers saves tables of its decay, which no published checkpoint has",
