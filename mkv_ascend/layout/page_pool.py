@@ -50,7 +50,8 @@ class Page(Generic[B]):
         group: the group that has it, or had it last.
         blocks: all its blocks.
         bare: free ones without a hash, by id.
-        kept: free ones with a hash, by id, in the order in which they were freed.
+        kept: free ones with a hash, by id, in the order in which they were freed; the user of the
+            pool may take all hashes while no block is used.
     """
 
     __slots__ = ("bare", "blocks", "group", "kept", "number")
