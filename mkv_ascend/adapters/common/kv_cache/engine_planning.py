@@ -26,7 +26,7 @@ from mkv_ascend.layout.pooling import page_bytes
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.kv_cache_interface import KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
     from mkv_ascend.layout.page_shape import PageShape
 
@@ -75,9 +75,11 @@ def pages_of_one_request(config: VllmConfig, groups: Groups) -> int:
     return sum(shape.pages(blocks) for shape, blocks in _request_blocks(config, groups))
 
 
-def page_share_of_one_request(config: VllmConfig, groups: Groups) -> float:
-    """Pages of one of many requests of ``max_model_len``, which fill each other's pages."""
-    return sum(shape.share(blocks) for shape, blocks in _request_blocks(config, groups))
+def requests_at_once(config: VllmConfig, kv_cache_config: KVCacheConfig) -> float:
+    """Requests of ``max_model_len`` that fit together: many of them fill each other's pages."""
+    asked = _request_blocks(config, kv_cache_config.kv_cache_groups)
+    share = sum(shape.share(blocks) for shape, blocks in asked)
+    return kv_cache_config.num_blocks / share
 
 
 def _request_blocks(config: VllmConfig, groups: Groups) -> Iterator[tuple[PageShape, int]]:

@@ -129,9 +129,7 @@ def get_max_concurrency_for_kv_cache_config(
     original: Any, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig
 ) -> float:
     """Number of requests of full length that fit at once."""
-    groups = kv_cache_config.kv_cache_groups
-    share = engine_planning.page_share_of_one_request(vllm_config, groups)
-    return kv_cache_config.num_blocks / share
+    return engine_planning.requests_at_once(vllm_config, kv_cache_config)
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")
