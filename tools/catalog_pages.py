@@ -70,5 +70,10 @@ def tables() -> str:
     lines += ["", *_arguments(), ""]
     by_layer = ", ".join(f"`{entry.name}`" for entry in catalog.entries() if entry.chosen_by_layer)
     lines.append(f"- Named by the layer's own class, not by options: {by_layer}.")
+    lines += [
+        f"- `{entry.name}`: heads of {size} elements have values of {values}."
+        for entry in catalog.entries()
+        for size, values in entry.other_value_sizes
+    ]
     lines += [f"- `{entry.name}`: {note}" for entry in catalog.entries() for note in entry.notes]
     return "\n".join(lines) + "\n"

@@ -70,7 +70,6 @@ FUSED_INFER_ATTENTION = BackendEntry(
     notes=(
         "layers of encoders, which keep no keys, may be of float32 and have heads of any size "
         "up to 768 (npu_fusion_attention)",
-        "a head size of 192 needs values of 128 (npu_fused_infer_attention_score: block_table)",
         "a head size of 512 runs on A2 and A3 without a sliding window only (device/device_op.py)",
     ),
 )

@@ -102,11 +102,11 @@ def build(configuration, monkeypatch):
     def initialise(layer, *args, **kwargs):
         layers._choose_backend(original, layer, *args, **kwargs)
 
-    def built(layer_class=Attention, **arguments):
+    def built(layer_class=Attention, head_size=64, **arguments):
         with set_current_vllm_config(config), replaced(Attention, "__init__", initialise):
             return layer_class(
                 4,
-                64,
+                head_size,
                 0.125,
                 cache_config=config.cache_config,
                 prefix=f"model.layers.{next(names)}.self_attn.attn",
@@ -136,6 +136,14 @@ def test_what_asks_for_nothing_is_served(build):
     assert layer.mkv_ascend_choice.request.arguments == frozenset()
     window = build(per_layer_sliding_window=128)
     assert window.mkv_ascend_choice.request.arguments == {"sliding_window"}
+
+
+def test_values_of_a_size_that_no_operator_takes_are_refused(build):
+    """Those of MiniCPM3 have the size of keys; with a block table 192 is none of values."""
+    with pytest.raises(SelectionError, match="the size 128 beside heads of 192, not 192"):
+        build(head_size=192)
+    served = build(head_size=192, head_size_v=128).mkv_ascend_choice
+    assert served.backend.name == "fused_infer_attention"
 
 
 def test_an_encoder_with_a_window_is_refused(build):
