@@ -18,7 +18,6 @@ import argparse
 import datetime
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,12 +28,12 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 UV = Path(sys.executable).parent / "uv"
 TWINE = "twine==6.2.0"
-PYTHONS = ("3.10", "3.11", "3.12")
 PROJECTS = {
     "mkv-ascend": (ROOT, ("mkv-ascend", "--help")),
     "emulated-npu": (ROOT / "emulated_npu", ("python", "-c", "import emulated_npu")),
 }
 """Name -> its folder, and what runs without anything that it depends on."""
+SUPPORTED = re.compile(r"Programming Language :: Python :: (\d+\.\d+)")
 SECTION = re.compile(r"^## \[(?P<version>[^]]+)\] - (?P<date>.+)$", re.MULTILINE)
 
 
@@ -63,8 +62,9 @@ def run(*command: str | Path) -> None:
 
 
 def build(output: Path) -> None:
-    """Build all distributions into ``output``."""
-    shutil.rmtree(output, ignore_errors=True)
+    """Build all distributions into ``output``, in place of those that lie there."""
+    for old in distributions(output):
+        old.unlink()
     for name, (folder, _) in PROJECTS.items():
         print(f"build    {name}", flush=True)
         run(UV, "build", "--quiet", "--python", sys.executable, "--out-dir", output, folder)
@@ -73,14 +73,18 @@ def build(output: Path) -> None:
 def check_descriptions(output: Path) -> None:
     """Whether the index will show each README."""
     print("describe twine check", flush=True)
-    files = sorted(file for file in output.iterdir() if file.suffix in (".gz", ".whl"))
-    run(UV, "tool", "run", TWINE, "check", "--strict", *files)
+    run(UV, "tool", "run", TWINE, "check", "--strict", *distributions(output))
+
+
+def distributions(folder: Path) -> list[Path]:
+    """Wheels and source distributions in ``folder``."""
+    return sorted([*folder.glob("*.whl"), *folder.glob("*.tar.gz")])
 
 
 def pythons() -> dict[str, Path | None]:
     """Each supported Python, and where it is."""
     found = {}
-    for version in PYTHONS:
+    for version in SUPPORTED.findall((ROOT / "pyproject.toml").read_text(encoding="utf-8")):
         asked = (UV, "python", "find", "--no-python-downloads", version)
         done = subprocess.run(asked, cwd="/", capture_output=True, text=True, check=False)
         found[version] = None if done.returncode else Path(done.stdout.strip())
@@ -139,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--tag", help="the release's tag, such as v0.23.0")
-    parser.add_argument("--output", type=Path, default=DIST, help="folder (dist/), emptied first")
+    parser.add_argument("--output", type=Path, default=DIST, help="folder (dist/)")
     asked = parser.parse_args(arguments)
     output = asked.output.resolve()
     try:
