@@ -23,13 +23,12 @@ from importlib import metadata
 from pathlib import Path
 
 import catalog_pages
-import recipe_pages
-import regression_pages
-import tested_pages
-
 import hosts
 import matrix_pages
 import patch_pages
+import recipe_pages
+import regression_pages
+import tested_pages
 from emulated_npu import variables
 from mkv_ascend import envs
 from mkv_ascend.metrics import definitions

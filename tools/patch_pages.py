@@ -10,9 +10,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-import regression_pages
-
 import foreign_names
+import regression_pages
 from foreign_names import Placed
 from mkv_ascend.adapters.patching import Record
 

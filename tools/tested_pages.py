@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import regression_pages
-
 import matrix_pages
+import regression_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 RELIABILITY = ROOT / "reliability" / "results.json"

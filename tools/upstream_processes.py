@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import upstream_models
-
 from emulated_npu.launch import EmulatedProcess
 from emulated_npu.settings import EmulatorSettings
 

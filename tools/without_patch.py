@@ -35,11 +35,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_forks import PYTEST, become_pytest, import_what_tests_import
-from without_patch_stubs import PARTS, STUBS
-
 import foreign_names
 from patch_pages import SHOWN, shown
+from pytest_forks import PYTEST, become_pytest, import_what_tests_import
+from without_patch_stubs import PARTS, STUBS
 
 if TYPE_CHECKING:
     from mkv_ascend.adapters.patching import Record

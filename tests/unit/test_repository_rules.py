@@ -13,7 +13,6 @@ from importlib import metadata
 from pathlib import Path
 
 import generate_docs
-
 import mkv_ascend
 
 ROOT = Path(mkv_ascend.__file__).resolve().parents[1]

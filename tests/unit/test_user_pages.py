@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import generate_docs
 import pytest
+
+import generate_docs
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MOST_WORDS = 1500

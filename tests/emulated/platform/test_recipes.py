@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 import recipe_pages
 from recipe_pages import Recipe
-
 from tests.support.judging import forked_judges
 
 __all__ = ["forked_judges"]

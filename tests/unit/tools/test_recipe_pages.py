@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 import recipe_pages
 from recipe_pages import Recipe
 

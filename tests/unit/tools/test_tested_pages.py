@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 import tested_pages
 
 RELEASES = json.loads(tested_pages.RELIABILITY.read_text(encoding="utf-8"))

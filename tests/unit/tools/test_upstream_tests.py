@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+
 import upstream_processes
 import upstream_reasons
 import upstream_tests
+from emulated_npu.operators import registry
+from emulated_npu.settings import EmulatorSettings
 from upstream_processes import FAILED, PASSED, SKIPPED, Outcome, Runner, Setting
 from upstream_reasons import GAP, Reason
 from upstream_tests import Judgement
-
-from emulated_npu.operators import registry
-from emulated_npu.settings import EmulatorSettings
 
 UNIT, NIGHTLY = "tests/ut", "tests/e2e/nightly"
 

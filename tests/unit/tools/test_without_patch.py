@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import without_patch
-from without_patch_stubs import STUBS
 
 import foreign_names
+import without_patch
 from mkv_ascend.adapters.patching import Record
+from without_patch_stubs import STUBS
 
 PROGRAM = """
 import importlib, json, sys, types
