@@ -59,7 +59,7 @@ class LayoutOptions:
     objective: Objective = Objective.BALANCED
     max_padding_fraction: float | None = None
     max_block_size: int | None = None
-    shared_pages: bool = False
+    shared_pages: bool = True
     """Whether KV groups share pages, of which each holds several blocks of one group."""
 
 

@@ -101,7 +101,7 @@ def _layout() -> Schema:
         shared_pages={
             "description": "Whether groups share pages that hold several blocks of one group each.",
             "type": "boolean",
-            "default": False,
+            "default": True,
         },
     )
 

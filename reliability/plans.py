@@ -2,9 +2,10 @@
 """Random layouts of caches through the planner: no two blocks share a byte, by writing all down.
 
 Each number draws one to three KV groups of one to three layers each: components of any size, kept
-by tokens or as states, in each kind of storage. The plan that is made of them is bound to a few
-blocks, and every byte that a view of a layer reaches in a block is noted. A byte of two blocks, of
-two places of one block in one group, or outside the buffer is a fault.
+by tokens or as states, in each kind of storage; and how many blocks of each group lie in a page.
+The plan that is made of them is bound to a few pages, and every byte that a view of a layer reaches
+in a block is noted. A byte of two pages, of two places of one group, or outside the buffer is a
+fault.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from typing import Any
 from mkv_ascend.layout.bound import TensorView
 from mkv_ascend.layout.component import Component, LayerLayout, StateExtent, Storage, TokenExtent
 from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.plan import CachePlan, make_plan
-from mkv_ascend.layout.pooling import bytes_per_block
+from mkv_ascend.layout.pooling import page_bytes
 
-MOST_BLOCKS = 4
+MOST_PAGES = 4
 SAVED_EVERY = 1000
 Groups = list[list[LayerLayout]]
 
@@ -63,27 +65,31 @@ def fault_of(seed: int, number: int) -> str:
     """What is wrong with the plan of this number; empty if nothing is."""
     chance = random.Random(f"{seed} {number}")
     groups = draw(chance)
-    plan = make_plan(groups)
-    if plan.bytes_per_block != bytes_per_block(groups):
-        return f"{plan.bytes_per_block} bytes per block, not {bytes_per_block(groups)}"
-    return shared_byte(plan, chance.randint(1, MOST_BLOCKS))
+    shapes = [_shape(chance, group) for group in groups]
+    plan = make_plan(groups, shapes=shapes)
+    if plan.bytes_per_block != page_bytes(groups, shapes):
+        return f"{plan.bytes_per_block} bytes per page, not {page_bytes(groups, shapes)}"
+    return shared_byte(plan, chance.randint(1, MOST_PAGES))
 
 
-def shared_byte(plan: CachePlan, num_blocks: int) -> str:
-    """The first byte that two have which must not, among so many blocks; empty if none is."""
-    bound = plan.bind(num_blocks)
-    # By pool: whose each byte is. By KV group and pool: the bytes of that group.
-    block_of: dict[int, dict[int, int]] = defaultdict(dict)
+def shared_byte(plan: CachePlan, pages: int) -> str:
+    """The first byte that two have which must not, among so many pages; empty if none is."""
+    bound = plan.bind(pages)
+    # By pool: the page of each byte. By KV group and pool: the bytes of that group.
+    page_of: dict[int, dict[int, int]] = defaultdict(dict)
     seen: dict[tuple[int, int], set[int]] = defaultdict(set)
     for name, layer in bound.views().items():
-        for view, block in product(layer.views, range(num_blocks)):
+        group = plan.group_of[name]
+        shape = plan.shapes[group]
+        for view, block in product(layer.views, range(pages * shape.blocks)):
+            page = block // shape.per_stretch % pages
             pool, size = view.pool, bound.allocation_bytes(view.pool)
-            blocks, own = block_of[pool], seen[plan.group_of[name], pool]
+            of_pages, own = page_of[pool], seen[group, pool]
             for byte in _bytes_of(view, block):
                 if not 0 <= byte < size:
                     return f"{name} leaves pool {pool} in block {block} by byte {byte}"
-                if (other := blocks.setdefault(byte, block)) != block:
-                    return f"{name} has byte {(pool, byte)} of block {other} in block {block}"
+                if (other := of_pages.setdefault(byte, page)) != page:
+                    return f"{name} has byte {(pool, byte)} of page {other} in page {page}"
                 if byte in own:
                     return f"{name} has byte {(pool, byte)} of its own KV group"
                 own.add(byte)
@@ -110,6 +116,14 @@ def draw(chance: random.Random) -> Groups:
         layers = [_layout(chance, f"{group}.{index}") for index in range(chance.randint(1, 3))]
         groups.append([*_of_one_table(layers)])
     return groups
+
+
+def _shape(chance: random.Random, group: list[LayerLayout]) -> PageShape:
+    """Blocks in a page: one, or some of stretches of some; packed pages share one row."""
+    if chance.random() < 0.5:
+        return ONE_BLOCK
+    is_packed = any(layer.storage is Storage.PACKED for layer in group)
+    return PageShape(chance.randint(1, 3), 1 if is_packed else chance.randint(1, 3))
 
 
 def _layout(chance: random.Random, name: str) -> LayerLayout:

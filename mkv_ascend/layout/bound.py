@@ -137,19 +137,21 @@ class BoundPlan:
 
     def _planes_of_group(self, group: int) -> tuple[BlockPlane, ...]:
         blocks = self.num_blocks * self.shapes[group].blocks
-        return tuple(
+        # Components of one page are of one plane.
+        found = {
             BlockPlane(
                 index,
                 part.buffer,
                 self.buffer_start(index, part.buffer) + part.start_per_block * self.num_blocks,
                 part.block_stride,
                 blocks,
-            )
+            ): None
             for index, pool in enumerate(self.pools)
             for member in pool.layers
             if member.group == group
             for part in member.placements
-        )
+        }
+        return tuple(found)
 
     def _planes_of(self, pool: Pool) -> set[tuple[int, int, int]]:
         """Buffer, start in the buffer, bytes of a block."""

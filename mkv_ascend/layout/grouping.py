@@ -55,7 +55,7 @@ class GroupingOptions:
     hash_block_size: int | None = None
     node_limit: int = NODE_LIMIT
     prefix_caching: bool = True
-    shared_pages: bool = False
+    shared_pages: bool = True
 
     def __post_init__(self) -> None:
         limit = self.max_padding_fraction

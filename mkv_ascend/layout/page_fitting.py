@@ -19,11 +19,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mkv_ascend.layout.objective import PRICE_OF_A_GROUP
-from mkv_ascend.layout.page_shape import PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 
 MOST_STARTS = 2
 """Starts from which better numbers of stretches are looked for."""
@@ -41,11 +42,16 @@ MOST_CHOICES = 48
 
 @dataclass(frozen=True)
 class Demand:
-    """What a group needs: ``sizes``: bytes of a component, and how many there are, ascending;
-    ``blocks``: that the request holds."""
+    """What a group needs.
+
+    ``sizes``: bytes of a component, and how many there are, ascending; of packed pages what those
+    of one block need in all. ``blocks``: that the request holds. ``unit``: bytes that a block of
+    packed pages is a multiple of; 0 for others.
+    """
 
     sizes: tuple[tuple[int, int], ...]
     blocks: int
+    unit: int = 0
 
     @property
     def block_bytes(self) -> int:
@@ -60,10 +66,11 @@ class Demand:
 
 @dataclass(frozen=True)
 class Limits:
-    """``memory_bytes``: for all pages; ``largest_page``: bytes."""
+    """``memory_bytes``: for all pages; ``largest_page``: bytes. ``one_block``: a page is a block."""
 
     memory_bytes: int
     largest_page: int
+    one_block: bool = False
 
     def price(self, held_bytes: float, page_bytes: float, groups: int) -> float:
         """Bytes of a request, and its part of what groups cost.
@@ -121,6 +128,8 @@ def best_fit(demands: Sequence[Demand], limits: Limits, below: float = math.inf)
 
     One block of each group in a page, whatever its bytes, is always among what is tried.
     """
+    if limits.one_block:
+        return _one_block(demands, limits, below)
     tried = [_Stretches(demands, blocks, limits) for blocks in _meetings(demands)]
     starts = [(tried[0].price([1] * len(demands), math.inf), 0, [1] * len(demands))]
     reached = min(below, starts[0][0])
@@ -139,6 +148,19 @@ def best_fit(demands: Sequence[Demand], limits: Limits, below: float = math.inf)
         if found_price < best:
             best, chosen = found_price, (index, found)
     return None if chosen is None else tried[chosen[0]].fit(chosen[1])
+
+
+def _one_block(demands: Sequence[Demand], limits: Limits, below: float) -> Fit | None:
+    """One block of each group in a page."""
+    planes: Counter[int] = Counter()
+    for demand in demands:
+        planes |= Counter(dict(demand.sizes))
+    page = sum(width * number for width, number in planes.items())
+    held = float(page * sum(demand.blocks for demand in demands))
+    price = limits.price(held, page, len(demands))
+    if price >= below:
+        return None
+    return Fit(tuple(sorted(planes.items())), (ONE_BLOCK,) * len(demands), held, price)
 
 
 def _meetings(demands: Sequence[Demand]) -> list[tuple[int, ...]]:

@@ -33,6 +33,7 @@ from mkv_ascend.layout.objective import PRICE_OF_A_GROUP
 from mkv_ascend.layout.page_fitting import Demand, Fit, Limits, best_fit, least_price
 from mkv_ascend.layout.requirements import LayerRequirements
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from mkv_ascend.layout.row_fitting import best_row
 
 USUAL_MEMORY = 48 * 2**30
 """Bytes for all pages, where they are not known."""
@@ -46,6 +47,8 @@ MOST_FITS = 32
 """Splits that are tried, in all."""
 MOST_SIZES = 3
 """Layers with more unlike sizes of components are not split by these."""
+WAYS = (2, 3, 5)
+"""Equal parts that a group is split into."""
 BY_SIZES = 0
 """A way of splitting: layers with components of one size. Others are a number of equal parts."""
 
@@ -79,26 +82,32 @@ class _Part:
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """Bytes of a component in one block, and how many there are, ascending."""
         found = Counter(
-            size for need in self.layers for size in need.component_bytes(self.block_size)
+            size for need in self.layers for size in need.sizes_in_planes(self.block_size)
         )
+        if self.layers[0].is_packed:
+            return ((sum(size * number for size, number in found.items()), 1),)
         return tuple(sorted(found.items()))
 
     def demand(self, request: Request) -> Demand:
         """The part as the fit sees it."""
-        return Demand(self.sizes, self.layers[0].retention.blocks(self.block_size, request))
+        unit = 0
+        if self.layers[0].is_packed:
+            unit = math.lcm(*(need.row_unit(self.block_size) for need in self.layers))
+        blocks = self.layers[0].retention.blocks(self.block_size, request)
+        return Demand(self.sizes, blocks, unit)
 
     @cached_property
     def splits(self) -> dict[int, tuple[_Part, ...]]:
         """In two and in three parts of layers in turn; by sizes of components (``BY_SIZES``)."""
         unlike: dict[tuple[int, ...], list[LayerRequirements]] = {}
         for need in self.layers:
-            unlike.setdefault(need.component_bytes(self.block_size), []).append(need)
+            unlike.setdefault(need.sizes_in_planes(self.block_size), []).append(need)
         found: dict[int, list[list[LayerRequirements]]] = {}
         if 1 < len(unlike) <= MOST_SIZES:
             found[BY_SIZES] = list(unlike.values())
         # Layers of one size in turn, and of the next from where these ended.
         ordered = [need for some in unlike.values() for need in some]
-        for number in (2, 3):
+        for number in WAYS:
             if len(ordered) >= 2 * number:
                 found[number] = [ordered[place::number] for place in range(number)]
         return {
@@ -124,6 +133,7 @@ def plan_pages(
     memory_bytes: int | None = None,
     *,
     hash_block_size: int | None = None,
+    one_block: bool = False,
 ) -> PagePlan:
     """Groups of the layers, given in the order of execution, and pages that these share.
 
@@ -136,7 +146,7 @@ def plan_pages(
     check_names(layers)
     if not layers:
         return PagePlan((), ())
-    limits = Limits(USUAL_MEMORY if memory_bytes is None else memory_bytes, LARGEST_PAGE)
+    limits = Limits(USUAL_MEMORY if memory_bytes is None else memory_bytes, LARGEST_PAGE, one_block)
     parts, fit = _split(_together(layers, hash_block_size), request, limits, hash_block_size)
     place = {need.name: index for index, need in enumerate(targets_first(layers))}
     groups = []
@@ -194,7 +204,7 @@ def _split(
 ) -> tuple[tuple[_Part, ...], Fit]:
     """Split the parts for as long as that lowers the price, by the best split each time."""
     most = max(USUAL_MOST_GROUPS, len(parts) + MOST_EXTRA_GROUPS)
-    best = best_fit([part.demand(request) for part in parts], limits)
+    best = _best([part.demand(request) for part in parts], limits)
     if best is None:
         raise AssertionError("one block of each group in a page always fits")
     left = MOST_FITS
@@ -208,13 +218,18 @@ def _split(
             if len(tried) > most or left <= 0 or least_price(demands, limits) >= best.price:
                 continue
             left -= 1
-            fit = best_fit(demands, limits, best.price)
+            fit = _best(demands, limits, best.price)
             if fit is not None:
                 better, best = tried, fit
         if better is None:
             break
         parts = better
     return parts, best
+
+
+def _best(demands: Sequence[Demand], limits: Limits, below: float = math.inf) -> Fit | None:
+    """The best fit; packed pages are all of them, or none (``strides.layers_with_strides``)."""
+    return (best_row if demands[0].unit else best_fit)(demands, limits, below)
 
 
 def _splits(
@@ -232,6 +247,6 @@ def _splits(
         if smaller is not None:
             yield (*before, smaller, *after)
     # What one alone gains nothing by: planes stay for as long as one group needs them.
-    for way in (BY_SIZES, 2, 3):
+    for way in (BY_SIZES, *WAYS):
         if sum(way in part.splits for part in parts) > 1:
             yield tuple(p for part in parts for p in part.splits.get(way, (part,)))

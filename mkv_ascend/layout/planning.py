@@ -190,11 +190,9 @@ def _searched(inputs: PlanInputs) -> Grouping:
 def _may_share_pages(inputs: PlanInputs) -> bool:
     """Whether a page may hold several blocks of a group.
 
-    Connectors count one number of blocks for all layers. Layers that take strides have a layout of
-    their own.
+    Connectors count one number of blocks for all layers.
     """
-    strided = any(layer.layout.storage.is_strided for layer in inputs.layers)
-    return inputs.options.shared_pages and not inputs.kv_transfer and not strided
+    return inputs.options.shared_pages and not inputs.kv_transfer
 
 
 def _without_alternatives(

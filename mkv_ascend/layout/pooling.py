@@ -154,14 +154,13 @@ def make_pools(groups: Groups) -> tuple[Pool, ...]:
 
 
 def make_shared_pools(groups: Groups, shapes: Sequence[PageShape]) -> tuple[Pool, ...]:
-    """The one pool of groups that have several blocks in a page each, all contiguous.
+    """The pools of groups that have several blocks in a page each.
 
     Planes of one width lie in one buffer, as many as the group with the most of them needs. A
-    group's components of that width take S neighbouring planes each, from the first on.
-    Raises LayoutError for layers that take strides.
+    group's components of that width take S neighbouring planes each, from the first on; pages of
+    layers that take strides are one component there. Packed pages share one row, of which a block
+    is a part.
     """
-    for group in groups:
-        _require_contiguous(group)
     widths = _widths(groups, shapes)
     buffers = {width: index for index, width in enumerate(sorted(widths))}
     placed = [
@@ -169,37 +168,42 @@ def make_shared_pools(groups: Groups, shapes: Sequence[PageShape]) -> tuple[Pool
         for index, (group, shape) in enumerate(zip(groups, shapes, strict=True))
         for placed in _in_neighbouring_planes(group, index, shape, buffers)
     ]
-    sizes = tuple(width * widths[width] for width in buffers)
-    reason = "a page holds several blocks of a group; planes of one width lie in one buffer"
-    return (Pool(Storage.SPLIT, reason, sizes, tuple(placed)),)
+    pools = []
+    if placed:
+        sizes = tuple(width * widths[width] for width in buffers)
+        reason = "a page holds several blocks of a group; planes of one width lie in one buffer"
+        pools.append(Pool(Storage.SPLIT, reason, sizes, tuple(placed)))
+    if row := _row_bytes(groups, shapes):
+        pools.append(_lay_row(groups, row, shapes))
+    return tuple(pools)
 
 
 def page_bytes(groups: Groups, shapes: Sequence[PageShape]) -> int:
     """Bytes of a page over all pools; ``bytes_per_block`` where a page is a block."""
     if all(shape == ONE_BLOCK for shape in shapes):
         return bytes_per_block(groups)
-    return _weight(_widths(groups, shapes))
+    return _weight(_widths(groups, shapes)) + _row_bytes(groups, shapes)
 
 
 def _widths(groups: Groups, shapes: Sequence[PageShape]) -> Sizes:
-    """Planes by width: as many as the group with the most of them needs."""
+    """Planes by width: as many as the group with the most of them needs. Without packed pages."""
     most: Sizes = Counter()
     for group, shape in zip(groups, shapes, strict=True):
         planes: Sizes = Counter()
         for layout in group:
-            for part in layout.components:
-                planes[part.bytes_per_block * shape.per_stretch] += shape.stretches
+            for size in _sizes_in_planes(layout):
+                planes[size * shape.per_stretch] += shape.stretches
         most |= planes
     return most
 
 
-def _require_contiguous(group: Sequence[LayerLayout]) -> None:
-    for layout in group:
-        if layout.storage.is_strided:
-            raise LayoutError(
-                f"{layout.layer} lies in {layout.storage} storage; only contiguous layers have "
-                "several blocks in a page"
-            )
+def _sizes_in_planes(layout: LayerLayout) -> list[int]:
+    """Bytes of a block in each of the planes that the layer takes."""
+    if layout.storage is Storage.PACKED:
+        return []
+    if layout.storage is Storage.PAGED:
+        return [layout.page_bytes]
+    return [part.bytes_per_block for part in layout.components]
 
 
 def _in_neighbouring_planes(
@@ -207,13 +211,19 @@ def _in_neighbouring_planes(
 ) -> Iterator[PlacedLayer]:
     taken: Sizes = Counter()
     for layout in group:
-        placements = []
-        for part in layout.components:
-            width = part.bytes_per_block * shape.per_stretch
-            start = taken[width] * width
+        starts = []
+        for size in _sizes_in_planes(layout):
+            width = size * shape.per_stretch
+            starts.append((buffers[width], taken[width] * width))
             taken[width] += shape.stretches
-            placements.append(_in_plane(part, layout.kernel_block, buffers[width], start))
-        yield PlacedLayer(layout.layer, index, tuple(placements))
+        if layout.storage is Storage.PAGED:
+            yield PlacedLayer(layout.layer, index, tuple(_in_page(layout, *starts[0])))
+        elif starts:
+            placements = (
+                _in_plane(part, layout.kernel_block, *start)
+                for part, start in zip(layout.components, starts, strict=True)
+            )
+            yield PlacedLayer(layout.layer, index, tuple(placements))
 
 
 def _lay_planes(pool: _Planes) -> Pool:
@@ -264,44 +274,46 @@ def _in_plane(part: Component, kernel_block: int | None, buffer: int, start: int
 
 
 def _lay_pages(pool: _Pages) -> Pool:
-    placed = []
-    for layout, group in pool.members:
-        what = f"{layout.layer}: bytes of a block by kernel blocks"
-        stride = exact_quotient(pool.width, layout.kernel_splits, what)
-        placements = []
-        start = 0
-        for part in layout.components:
-            rows = part.rows_per_block(layout.kernel_block)
-            row_bytes = exact_quotient(part.bytes_per_block, rows, f"{part.name}: bytes by rows")
-            if part.overlay:
-                at = 0
-            else:
-                at, start = start, start + row_bytes
-            placements.append(
-                Placement(
-                    part.name, 0, 0, at, pool.width, rows, stride, row_bytes, overlay=part.overlay
-                )
-            )
-        placed.append(PlacedLayer(layout.layer, group, tuple(placements)))
+    placed = [
+        PlacedLayer(layout.layer, group, tuple(_in_page(layout, 0, 0)))
+        for layout, group in pool.members
+    ]
     reason = "the operators take strides: a block is one page"
     return Pool(Storage.PAGED, reason, (pool.width,), tuple(placed))
+
+
+def _in_page(layout: LayerLayout, buffer: int, plane: int) -> Iterator[Placement]:
+    """The components of a page, row after row, in the plane that starts at ``plane``."""
+    what = f"{layout.layer}: bytes of a block by kernel blocks"
+    page = layout.page_bytes
+    stride = exact_quotient(page, layout.kernel_splits, what)
+    start = 0
+    for part in layout.components:
+        rows = part.rows_per_block(layout.kernel_block)
+        size = exact_quotient(part.bytes_per_block, rows, f"{part.name}: bytes by rows")
+        at = 0 if part.overlay else start
+        yield Placement(
+            part.name, buffer, plane, at, page, rows, stride, size, overlay=part.overlay
+        )
+        start += 0 if part.overlay else size
 
 
 def _packed(group: Sequence[LayerLayout]) -> list[LayerLayout]:
     return [layout for layout in group if layout.storage is Storage.PACKED]
 
 
-def _row_bytes(groups: Groups) -> int:
-    """Bytes of a block's row: the packed pages of the group with the most; 0 without any.
+def _row_bytes(groups: Groups, shapes: Sequence[PageShape] = ()) -> int:
+    """Bytes of a page's row: the packed pages of the group with the most; 0 without any.
 
-    Kernel blocks of a block are equally far apart, in every group.
+    Blocks of a page are equally far apart, and kernel blocks of a block, in every group.
     """
-    needed, splits = 0, 1
-    for group in groups:
-        for layout in _packed(group):
-            splits = math.lcm(splits, layout.kernel_splits)
-        needed = max(needed, sum(_kernel_page(x) * x.kernel_splits for x in _packed(group)))
-    unit = ROW_ALIGNMENT * splits
+    needed, unit = 0, ROW_ALIGNMENT
+    for group, shape in zip(groups, shapes or [ONE_BLOCK] * len(groups), strict=True):
+        packed = _packed(group)
+        for layout in packed:
+            unit = math.lcm(unit, ROW_ALIGNMENT * layout.kernel_splits * shape.blocks)
+        block = sum(_kernel_page(layout) * layout.kernel_splits for layout in packed)
+        needed = max(needed, block * shape.blocks)
     return -(-needed // unit) * unit
 
 
@@ -332,18 +344,19 @@ def _require_equal_splits(layers: Sequence[LayerLayout]) -> None:
         )
 
 
-def _lay_row(groups: Groups, row: int) -> Pool:
+def _lay_row(groups: Groups, row: int, shapes: Sequence[PageShape] = ()) -> Pool:
     """Kernel blocks of a group's layers one behind the other, as often as a block has some."""
     placed = []
     for index, group in enumerate(groups):
         start = 0
+        block = row // (shapes[index].blocks if shapes else 1)
         _require_equal_splits(_packed(group))
         for layout in _packed(group):
-            stride = exact_quotient(row, layout.kernel_splits, f"{layout.layer}: bytes of a row")
+            stride = exact_quotient(block, layout.kernel_splits, f"{layout.layer}: bytes of a row")
             placements = []
             for part, size in _kernel_parts(layout):
                 placements.append(
-                    Placement(part.name, 0, 0, start, row, layout.kernel_splits, stride, size)
+                    Placement(part.name, 0, 0, start, block, layout.kernel_splits, stride, size)
                 )
                 start += _aligned(size)
             placed.append(PlacedLayer(layout.layer, index, tuple(placements)))

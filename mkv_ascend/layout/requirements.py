@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.placement import ROW_ALIGNMENT
 from mkv_ascend.layout.retention import Request, Retention
 
 
@@ -62,6 +63,24 @@ class LayerRequirements:
     def page_bytes(self, block_size: int) -> int:
         """Bytes of one page of ``block_size`` tokens, without padding."""
         return sum(self.component_bytes(block_size))
+
+    def row_unit(self, block_size: int) -> int:
+        """Bytes that a block of packed pages is a multiple of: its kernel blocks start aligned."""
+        return ROW_ALIGNMENT * self._kernel_splits(block_size)
+
+    def sizes_in_planes(self, block_size: int) -> tuple[int, ...]:
+        """Bytes of a block of ``block_size`` tokens in each plane that the layer takes.
+
+        A page is one. Packed pages have each component aligned in each kernel block.
+        """
+        parts = self.component_bytes(block_size)
+        if self.is_packed:
+            unit = self.row_unit(block_size)
+            return tuple(-(-part // unit) * unit for part in parts)
+        return (sum(parts),) if self.takes_strides else parts
+
+    def _kernel_splits(self, block_size: int) -> int:
+        return max(1, block_size // self.kernel_block) if self.kernel_block else 1
 
     def needed_bytes(self, request: Request) -> int:
         """Bytes of the blocks that ``request`` holds in this layer, at the layer's own block size.

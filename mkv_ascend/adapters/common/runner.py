@@ -27,7 +27,8 @@ from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
 from mkv_ascend.adapters.common.drafting.records import PROPOSALS
 from mkv_ascend.adapters.common.judge import recurrent_refusals
-from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
+from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer, prepare_blocks
+from mkv_ascend.adapters.common.kv_cache.page_shapes import planes_of_groups
 from mkv_ascend.adapters.common.kv_cache.planned_caches import (
     cached_specs,
     give_readers_specs,
@@ -261,6 +262,7 @@ class MkvModelRunner(NPUModelRunner):
         """As vllm-ascend's; of a pipeline's last stage with the step's draft tokens."""
         return pipeline.with_drafts(self, super().sample_tokens(grammar_output))
 
+    @override(records.PLANNED_CACHES)
     @override(ACCEPTED)
     @override(pipeline.DRAFTS_WITH_OUTPUT)
     @override(target_state_groups.groups_that_move.record)
@@ -268,6 +270,7 @@ class MkvModelRunner(NPUModelRunner):
         """As vllm-ascend's; also notes requests that begin behind computed tokens, or sit out,
         tokens that a first stage is not told, and positions that hold tokens."""
         giving_up.obey(assembly_of(self.drafter), scheduler_output)
+        scheduler_output = prepare_blocks(self, "_kv_block_zeroer", scheduler_output)
         self._accepted.note(self, scheduler_output)
         if pipeline.is_first_stage(self.vllm_config):
             pipeline.catch_up(self, scheduler_output)
@@ -379,16 +382,11 @@ class MkvModelRunner(NPUModelRunner):
         return self._cache_memory.caches
 
     @override(records.PLANNED_CACHES)
-    def _reshape_kv_cache_tensors(
-        self, kv_cache_config: KVCacheConfig, kv_cache_raw_tensors: dict[str, Any], *args: Any
-    ) -> dict[str, Any]:
+    def _reshape_kv_cache_tensors(self, config: Any, raw: dict[str, Any], *args: Any) -> Any:
         """As vllm-ascend's; planned caches need no reshaping."""
         if self.cache_plan is not None:
-            return kv_cache_raw_tensors
-        reshaped: dict[str, Any] = super()._reshape_kv_cache_tensors(
-            kv_cache_config, kv_cache_raw_tensors, *args
-        )
-        return reshaped
+            return raw
+        return super()._reshape_kv_cache_tensors(config, raw, *args)
 
     @override(records.PLANNED_CACHES)
     def _init_kv_zero_meta(self) -> None:
@@ -396,4 +394,6 @@ class MkvModelRunner(NPUModelRunner):
         if self.cache_plan is None:
             super()._init_kv_zero_meta()
             return
-        self._kv_block_zeroer = PlannedBlockZeroer(self._cache_memory.planes)
+        specs = cached_specs(self.kv_cache_config, self.runner_only_attn_layers)
+        planes = planes_of_groups(self.kv_cache_config, specs, self._cache_memory.planes)
+        self._kv_block_zeroer = PlannedBlockZeroer(planes)

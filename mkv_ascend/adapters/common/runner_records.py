@@ -39,6 +39,7 @@ PLANNED_CACHES = record(
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._reshape_kv_cache_tensors",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache_tensors",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._init_kv_zero_meta",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner._update_states",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner."
         "maybe_add_kv_sharing_layers_to_kv_cache_groups",
     ),
@@ -52,7 +53,8 @@ PLANNED_CACHES = record(
     "of all layers are bound in a list, as its own take them: a draft's find no keys in it. "
     "And rejected rows of a proposal's first pass are keys that were never written. In a block "
     "that held states in float32 they read as NaN, and the draft's tokens are wrong; vllm-ascend "
-    "zeroes new blocks of layers of two tensors with pages of one size, for eagle3 alone.",
+    "zeroes new blocks of layers of two tensors with pages of one size, for eagle3 alone. Where "
+    "groups share pages, an id that is to be copied is a block of one group.",
     until="vllm-ascend allocates each layer's cache from its own spec and binds it as the layer "
     "takes it, groups share bytes, new blocks are zeroed by their bytes for all methods, and vLLM "
     "adds the specs of layers that share",

@@ -148,11 +148,30 @@ def test_stock_zeroes_the_same_bytes_where_it_serves(monkeypatch: pytest.MonkeyP
         assert torch.equal(left, right)
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_blocks_are_copied_as_they_were_before_the_first_copy(is_shared: bool) -> None:
+    """Each byte of a block, padding included; one block is copied and written over at once."""
+    groups = [[keys_and_values("large", 4)], [keys_and_values("small", 1)]]
+    shapes = [ONE_BLOCK, PageShape(2, 2) if is_shared else ONE_BLOCK]
+    made = materialize(make_plan(groups, shapes=shapes).bind(NUM_BLOCKS), DEVICE)
+    name, group = ("small", 1) if is_shared else ("large", 0)
+    keys = made.caches[name][0]
+    rows = keys.shape[0]
+    keys.copy_(torch.arange(rows, device=DEVICE).view(-1, *[1] * (keys.ndim - 1)).expand_as(keys))
+    pairs = [(1, 2), (2, 3)]
+    zeroer = PlannedBlockZeroer(made.planes)
+    zeroer.copy_blocks([(named(group, a), named(group, b)) for a, b in pairs])
+    held = keys.cpu().flatten(1)[:, 0].int().tolist()
+    assert held == [0, 1, 1, 2, *range(4, rows)]
+
+
 def test_the_runner_zeroes_what_the_scheduler_asks_for() -> None:
     groups, _ = CASES["L10, L11 states and attention"]
     runner = MkvModelRunner.__new__(MkvModelRunner)
     bound = make_plan(planned(groups)).bind(NUM_BLOCKS)
     runner.cache_plan, runner._cache_memory = bound, materialize(bound, DEVICE)
+    runner.kv_cache_config = SimpleNamespace(kv_cache_groups=[])
+    runner.runner_only_attn_layers = set()
     for memory in runner._cache_memory.raw:
         assert memory is not None
         memory.fill_(1)

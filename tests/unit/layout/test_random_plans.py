@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mkv_ascend.layout.component import Storage
+from mkv_ascend.layout.page_shape import ONE_BLOCK
 from reliability import plans
 from reliability.__main__ import main
 
@@ -51,7 +52,8 @@ def plan(group_of: dict[str, int], **views: SimpleNamespace) -> Any:
         views=lambda: {name: SimpleNamespace(views=[one]) for name, one in views.items()},
         allocation_bytes=lambda pool: 16,
     )
-    return SimpleNamespace(bind=lambda blocks: bound, group_of=group_of)
+    shapes = (ONE_BLOCK,) * 2
+    return SimpleNamespace(bind=lambda blocks: bound, group_of=group_of, shapes=shapes)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def plan(group_of: dict[str, int], **views: SimpleNamespace) -> Any:
         ((0, 1), 0, ""),
         ((0, 1), 8, ""),
         ((0, 0), 8, ""),
-        ((0, 1), 4, "b has byte (0, 4) of block 1 in block 0"),
+        ((0, 1), 4, "b has byte (0, 4) of page 1 in page 0"),
         ((0, 0), 0, "b has byte (0, 0) of its own KV group"),
         ((0, 1), 12, "b leaves pool 0 in block 1 by byte 16"),
         ((0, 1), -4, "b leaves pool 0 in block 0 by byte -4"),

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mkv_ascend.layout.component import LayerLayout, LayoutError, Storage
+from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.materialize import materialize
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.plan import CachePlan, make_plan
@@ -135,8 +135,26 @@ def test_a_plan_with_other_shapes_than_its_planes_were_laid_for_is_refused() -> 
             dataclasses.replace(plan, groups=(plan.groups[0], wrong))
 
 
-def test_layers_that_take_strides_have_one_block_in_a_page() -> None:
-    keys = keys_and_values("a", 2, 16, block=16, kernel_block=16)
-    strided = dataclasses.replace(keys, storage=Storage.PACKED)
-    with pytest.raises(LayoutError, match="only contiguous layers"):
-        make_plan([[strided]], shapes=[PageShape(2, 1)])
+def test_packed_pages_share_a_row_of_which_a_block_is_a_part() -> None:
+    """A layer with four times the bytes has one block where the other has four."""
+    large, small = (
+        dataclasses.replace(
+            keys_and_values(name, heads, 16, block=16, kernel_block=16), storage=Storage.PACKED
+        )
+        for name, heads in (("large", 4), ("small", 1))
+    )
+    shapes = [ONE_BLOCK, PageShape(4)]
+    plan = make_plan([[large], [small]], shapes=shapes)
+    assert plan.bytes_per_block == page_bytes([[large], [small]], shapes) == large.page_bytes
+    assert [capacity.idle_bytes for capacity in plan.capacity()] == [0, 0]
+    made = materialize(plan.bind(PAGES), torch.device("cpu"))
+    keys, values = made.caches["small"]
+    assert keys.shape[0] == values.shape[0] == 4 * PAGES
+    for raw in made.raw:
+        raw.fill_(1)
+    (plane,) = made.planes[1]
+    plane[5].zero_()
+    for tensor in (keys, values):
+        assert [block for block in range(4 * PAGES) if not tensor[block].any()] == [5]
+    with pytest.raises(OverlapError):
+        make_plan([[large], [small]], shapes=[ONE_BLOCK, PageShape(1, 4)])

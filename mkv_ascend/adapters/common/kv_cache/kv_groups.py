@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -29,7 +28,7 @@ from mkv_ascend.adapters.common.kv_cache.layer_facts import (
     tied_facts,
     with_block_size,
 )
-from mkv_ascend.adapters.common.kv_cache.page_shapes import page_shape, with_shape
+from mkv_ascend.adapters.common.kv_cache.page_shapes import first_spec, page_shape, with_shape
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.layout.component import LayerLayout, Storage
@@ -62,8 +61,8 @@ def specs_by_layer(group: KVCacheGroupSpec) -> dict[str, Any]:
 
 
 def shape_of_group(group: KVCacheGroupSpec) -> PageShape:
-    """How many blocks of the group a page holds."""
-    return page_shape(next(iter(specs_by_layer(group).values()), None))
+    """How many blocks of the group a page holds; also on a stage that has no layer of it."""
+    return page_shape(first_spec(group))
 
 
 def layout_of_spec(spec: Any) -> LayerLayout:
@@ -141,7 +140,7 @@ def _inputs(config: VllmConfig, layers: tuple[CachedLayer, ...]) -> PlanInputs:
         max_block_size=layout.max_block_size,
         hash_block_size=_tokens_hashed_at_a_time(config.cache_config),
         prefix_caching=config.cache_config.enable_prefix_caching,
-        shared_pages=layout.shared_pages and not _block_ids_are_every_groups(config, layers),
+        shared_pages=layout.shared_pages,
     )
     speculative = config.speculative_config
     drafted = 0 if speculative is None else speculative.num_speculative_tokens
@@ -155,18 +154,6 @@ def _inputs(config: VllmConfig, layers: tuple[CachedLayer, ...]) -> PlanInputs:
         keep_block_sizes=transfers,
         kv_transfer=transfers,
     )
-
-
-def _block_ids_are_every_groups(config: VllmConfig, layers: Sequence[CachedLayer]) -> bool:
-    """Whether workers are told of blocks by ids without their group.
-
-    A stage of a pipeline that has no layer of a group does not know its shape. And beside states
-    vLLM 0.30 lets requests go on from the middle of a block, which workers copy.
-    """
-    if config.parallel_config.pipeline_parallel_size > 1:
-        return True
-    has_states = any(layer.retention.kind is RetentionKind.STATE for layer in layers)
-    return has_states and hasattr(kv_cache_utils, "KVCacheBlockCopy")
 
 
 def _tokens_in_flight(config: VllmConfig) -> int:

@@ -242,6 +242,8 @@ def share_pages(manager: Any) -> None:
     coordinator.reset_prefix_cache = pool.reset_prefix_cache
     for group, single in enumerate(coordinator.single_type_managers):
         _serve(single, GroupBlocks(pool, group))
+    if hasattr(manager, "take_kv_cache_block_copies"):  # of vLLM 0.30
+        manager.take_kv_cache_block_copies = functools.partial(_named_copies, coordinator)
     coordinator.get_num_blocks_to_allocate = functools.partial(
         _pages_to_allocate, coordinator.get_num_blocks_to_allocate, coordinator, pool
     )
@@ -258,6 +260,16 @@ def _serve(manager: Any, view: GroupBlocks) -> None:
 
 def _named_ids(take: Callable[[], list[int]], group: int) -> list[int]:
     return [named(group, block_id) for block_id in take()]
+
+
+def _named_copies(coordinator: Any) -> tuple[list[tuple[int, int]], list[Any]]:
+    """Source and destination of blocks to copy, as workers take them, and blocks held for it."""
+    copies, held = [], []
+    for group, single in enumerate(coordinator.single_type_managers):
+        for source, target in single.take_pending_cow_copies():
+            copies.append((named(group, source.block_id), named(group, target.block_id)))
+            held += [source, target]
+    return copies, held
 
 
 def _pages_to_allocate(

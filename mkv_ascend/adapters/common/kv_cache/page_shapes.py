@@ -9,16 +9,20 @@ tensors: specs are made anew in many places, and the two must never differ.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from vllm.v1.kv_cache_interface import KVCacheConfig
+import torch
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, UniformTypeKVCacheSpecs
 
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 
 _ATTRIBUTE = "mkv_ascend_page_shape"
 _ID_BITS = 32
+
+Planes = Sequence[torch.Tensor]
 
 
 def with_shape(spec: Any, shape: PageShape) -> Any:
@@ -35,6 +39,15 @@ def page_shape(spec: Any) -> PageShape:
     shape = getattr(spec, _ATTRIBUTE, ONE_BLOCK)
     assert isinstance(shape, PageShape)
     return shape
+
+
+def first_spec(group: KVCacheGroupSpec) -> Any:
+    """The spec of one layer of the group; of any stage's where this one has none."""
+    spec = group.kv_cache_spec
+    if not isinstance(spec, UniformTypeKVCacheSpecs):
+        return spec
+    own = [spec.kv_cache_specs[name] for name in group.layer_names[:1]]
+    return next(iter([*own, *spec.kv_cache_specs.values()]), None)
 
 
 @dataclass
@@ -61,9 +74,30 @@ def with_page_shapes(config: KVCacheConfig, shapes: Sequence[PageShape]) -> KVCa
 
 def page_shapes_of(kv_cache_config: KVCacheConfig) -> tuple[PageShape, ...]:
     """The shape of each group; one block to a page where nothing was said."""
-    said = getattr(kv_cache_config, "page_shapes", {})
-    first = (next(iter(group.layer_names), "") for group in kv_cache_config.kv_cache_groups)
-    return tuple(said.get(name, ONE_BLOCK) for name in first)
+    groups = kv_cache_config.kv_cache_groups
+    if not (said := getattr(kv_cache_config, "page_shapes", {})):
+        return (ONE_BLOCK,) * len(groups)
+    return tuple(
+        said.get(group.layer_names[0], ONE_BLOCK)
+        if group.layer_names
+        else page_shape(first_spec(group))
+        for group in groups
+    )
+
+
+def planes_of_groups(
+    kv_cache_config: KVCacheConfig, specs: Sequence[Mapping[str, Any]], planes: Sequence[Planes]
+) -> Sequence[Planes]:
+    """The planes of each group whose blocks are named; none of one without a layer here.
+
+    Args:
+        specs: by group and layer, of this worker.
+        planes: of each group that has layers, or of all together (``Materialized.planes``).
+    """
+    if all(shape == ONE_BLOCK for shape in page_shapes_of(kv_cache_config)):
+        return planes
+    own = iter(planes if len(planes) == sum(map(bool, specs)) else itertools.repeat(planes[0]))
+    return [next(own) if group else () for group in specs]
 
 
 def named(group: int, block_id: int) -> int:

@@ -27,6 +27,7 @@ from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.failed_ranks import ending_unheard
 from mkv_ascend.adapters.common.judge import recurrent_refusals
+from mkv_ascend.adapters.common.kv_cache.block_zeroer import prepare_blocks
 from mkv_ascend.adapters.common.patches import expert_groups, gdn_rows
 from mkv_ascend.adapters.common.patches.auxiliary_states import make_room_for_mtp
 from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
@@ -250,13 +251,16 @@ class MkvWorkerV2(NPUWorker):
             yield
         self._after_allocation()
 
+    @override(ALLOCATION)
     @override(REQUESTS_BEHIND_HITS)
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
         """As vllm-ascend's; also notes requests that begin behind computed tokens, and a draft that
         is given up. A rank that nobody hears does not outlive its failure."""
         with ending_unheard(self):
             giving_up.obey(self.assembly(), scheduler_output)
-            rebuilding = getattr(self.model_runner.speculator, "rebuilding", None)
+            runner = self.model_runner
+            scheduler_output = prepare_blocks(runner, "kv_block_zeroer", scheduler_output)
+            rebuilding = getattr(runner.speculator, "rebuilding", None)
             if rebuilding is not None:
                 note_requests(rebuilding.lost, scheduler_output)
             return super().execute_model(scheduler_output)
@@ -279,7 +283,7 @@ class MkvWorkerV2(NPUWorker):
         """Zero planned caches by the block, leave the draft out of the target's pass."""
         runner = self.model_runner
         if self.planned_caches.plan is not None and runner.kv_block_zeroer is not None:
-            runner.kv_block_zeroer = self.planned_caches.zeroer()
+            runner.kv_block_zeroer = self.planned_caches.zeroer(runner.kv_cache_config)
         if self.assembly() is not None:
             runner.speculator.rebuild_with(runner.req_states.all_token_ids.gpu)
             self._tell_drafts()

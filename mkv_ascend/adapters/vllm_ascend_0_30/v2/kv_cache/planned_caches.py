@@ -13,6 +13,7 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm_ascend.worker.v2 import attn_utils
 
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer
+from mkv_ascend.adapters.common.kv_cache.page_shapes import planes_of_groups
 from mkv_ascend.adapters.common.kv_cache.planned_caches import (
     LayerSpecs,
     cached_specs,
@@ -43,6 +44,7 @@ ALLOCATION = record(
         "vllm.v1.worker.gpu.attn_utils:allocate_kv_cache",
         "vllm_ascend.worker.worker:NPUWorker.get_kv_cache_spec",
         "vllm_ascend.worker.worker:NPUWorker.initialize_from_config",
+        "vllm_ascend.worker.worker:NPUWorker.execute_model",
         ALIGNED,
     ),
     writes=("index_head_dim", "kv_block_zeroer"),
@@ -55,7 +57,8 @@ ALLOCATION = record(
     "block share no bytes. Ours come from the plan, in their final shapes; it needs more of a "
     "layer than the layer's spec says. And beside states vllm-ascend gives all layers of attention "
     "pages of one size, and refuses pages that do not divide each other, or whose keys and values "
-    "are of other proportions (MiMo-V2), which a plan takes.",
+    "are of other proportions (MiMo-V2), which a plan takes. Where groups share pages, an id that "
+    "is to be copied is a block of one group.",
     until="vllm-ascend allocates each layer's cache from its own spec, and groups share bytes",
     test="tests/emulated/runner_v2/test_planned_caches.py",
 )
@@ -151,9 +154,10 @@ class PlannedCaches:
         self._memory = materialize(self.plan, device)
         return self._memory.caches
 
-    def zeroer(self) -> PlannedBlockZeroer:
-        """Zeroes blocks in all planned caches."""
-        return PlannedBlockZeroer(self._memory.planes)
+    def zeroer(self, kv_cache_config: KVCacheConfig) -> PlannedBlockZeroer:
+        """Zeroes and copies blocks in all planned caches."""
+        planes = planes_of_groups(kv_cache_config, self._specs, self._memory.planes)
+        return PlannedBlockZeroer(planes)
 
     def describe(self, kv_cache_config: KVCacheConfig, backends: Mapping[str, str]) -> str:
         """The plan, with what one request takes of it, for the log."""
