@@ -262,11 +262,6 @@ def start(scenario: dict[str, Any]) -> Any:
         "enable_prefix_caching": False,
         "async_scheduling": False,
     }
-    if scenario["k"] and scenario["g"] > 1:
-        # Holds the draft in the G groups that the row is about, and changes nothing else of what is
-        # counted. By default a draft of so few layers lies in more groups, which pad less.
-        layout = {"objective": "fewest_groups", "max_padding_fraction": 0.9}
-        arguments["additional_config"] = {"mkv_ascend": {"layout": layout}}
     if scenario["k"]:
         arguments["speculative_config"] = {
             "method": "draft_model",

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import REQUEST
-from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
 from mkv_ascend.layout.retention import Retention, RetentionKind
@@ -140,7 +138,7 @@ class Pair:
     @property
     def _largest(self) -> int:
         own = [layer.block_size for layer in self.layers]
-        return GroupingOptions().largest_block_size(own, REQUEST)
+        return math.lcm(*own)
 
 
 def _need(layer: ModelLayer, largest: int, takes_strides: bool) -> LayerRequirements:

@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
@@ -226,7 +225,7 @@ def pair_needs(
     block = _block_size(layers)
     layers += layers_of(draft, Role.DRAFT, ranks, tokens)
     own = [KERNEL_BLOCK if need.kernel_block is None else block for need in layers]
-    largest = GroupingOptions().largest_block_size(own, request)
+    largest = math.lcm(*own)
     return [
         replace(need, block_sizes=block_size_choices(block, KERNEL_BLOCK, largest))
         if need.kernel_block

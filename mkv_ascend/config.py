@@ -20,7 +20,6 @@ from mkv_ascend.attention.matching import PatternError, read_pattern
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions, WindowBound
 from mkv_ascend.attention.request import PLAIN_DTYPES
 from mkv_ascend.layout.kind import Kind
-from mkv_ascend.layout.objective import Objective
 
 KERNEL_BLOCK = 128
 """Tokens of a block of vllm-ascend's attention kernels: every block of the cache is a multiple."""
@@ -54,11 +53,8 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class LayoutOptions:
-    """The keys under ``layout``; see ``mkv_ascend.layout.grouping.GroupingOptions``."""
+    """The keys under ``layout``."""
 
-    objective: Objective = Objective.BALANCED
-    max_padding_fraction: float | None = None
-    max_block_size: int | None = None
     shared_pages: bool = True
     """Whether KV groups share pages, of which each holds several blocks of one group."""
 
@@ -172,12 +168,12 @@ class _Reader:
             dtype = None
         return KvCacheOptions(dtype, self.flag(path, given, "replicate_draft"))
 
-    def flag(self, path: str, given: Mapping[str, Any], name: str) -> bool:
-        value = given.get(name, False)
+    def flag(self, path: str, given: Mapping[str, Any], name: str, default: bool = False) -> bool:
+        value = given.get(name, default)
         if type(value) is bool:
             return value
         self.problem(f"{path}.{name}", f"is {shown(value)}", "allowed: true or false")
-        return False
+        return default
 
     def drafting(self, path: str, parent: Mapping[str, Any]) -> DraftingOptions:
         given = self.known_keys(path, parent.get("drafting", {}), ("window", "give_up_below"))
@@ -211,44 +207,8 @@ class _Reader:
         return None
 
     def layout(self, path: str, parent: Mapping[str, Any]) -> LayoutOptions:
-        keys = ("objective", "max_padding_fraction", "max_block_size", "shared_pages")
-        given = self.known_keys(path, parent.get("layout", {}), keys)
-        options = LayoutOptions()
-        objectives = tuple(objective.value for objective in Objective)
-        objective = given.get("objective", options.objective.value)
-        if not isinstance(objective, str) or objective not in objectives:
-            allowed = f"allowed: {', '.join(objectives)}"
-            self.problem(f"{path}.objective", f"is {shown(objective)}", allowed)
-            objective = options.objective.value
-        limit = given.get("max_padding_fraction")
-        number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
-        if limit is not None and not (number and 0 <= limit <= 1):
-            self.problem(
-                f"{path}.max_padding_fraction",
-                f"is {shown(limit)}",
-                "allowed: 0 to 1, the share of the memory of a request that may be padding",
-            )
-            limit = None
-        return LayoutOptions(
-            Objective(objective),
-            None if limit is None else float(limit),
-            self.block_size(f"{path}.max_block_size", given.get("max_block_size")),
-            self.flag(path, given, "shared_pages"),
-        )
-
-    def block_size(self, path: str, value: object) -> int | None:
-        if value is None:
-            return None
-        is_number = type(value) is int and KERNEL_BLOCK <= value <= MOST_BLOCK_TOKENS
-        if type(value) is int and is_number and value % KERNEL_BLOCK == 0:
-            return value
-        self.problem(
-            path,
-            f"is {shown(value)}",
-            f"allowed: a multiple of {KERNEL_BLOCK} tokens, the block of the kernels, from "
-            f"{KERNEL_BLOCK} to {MOST_BLOCK_TOKENS}",
-        )
-        return None
+        given = self.known_keys(path, parent.get("layout", {}), ("shared_pages",))
+        return LayoutOptions(self.flag(path, given, "shared_pages", LayoutOptions().shared_pages))
 
     def attention(self, path: str, parent: Mapping[str, Any]) -> AttentionOptions:
         keys = ("target", "draft", "layers", "window_bound")

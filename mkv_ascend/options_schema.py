@@ -19,9 +19,8 @@ from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.matching import MAX_PATTERN_LENGTH
 from mkv_ascend.attention.options import NAMESPACE, WindowBound
 from mkv_ascend.attention.request import PLAIN_DTYPES
-from mkv_ascend.config import KERNEL_BLOCK, LONGEST_WINDOW, MOST_BLOCK_TOKENS, LayoutOptions
+from mkv_ascend.config import LONGEST_WINDOW
 from mkv_ascend.layout.kind import Kind
-from mkv_ascend.layout.objective import Objective
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -80,24 +79,6 @@ def _attention() -> Schema:
 def _layout() -> Schema:
     return _mapping(
         "How layers are put into KV groups.",
-        objective={
-            "description": "What is weighed where target and draft do not fit into one group.",
-            "enum": [objective.value for objective in Objective],
-            "default": LayoutOptions().objective.value,
-        },
-        max_padding_fraction=_or_null(
-            "The largest share of one request's memory that may be padding. Null: no limit.",
-            type="number",
-            minimum=0,
-            maximum=1,
-        ),
-        max_block_size=_or_null(
-            "The largest blocks of a group, in tokens. Null: hits stay as fine as the target's.",
-            type="integer",
-            minimum=KERNEL_BLOCK,
-            maximum=MOST_BLOCK_TOKENS,
-            multipleOf=KERNEL_BLOCK,
-        ),
         shared_pages={
             "description": "Whether groups share pages that hold several blocks of one group each.",
             "type": "boolean",

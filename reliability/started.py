@@ -90,11 +90,7 @@ def draw(
     for name, values in {"block_size": (128, 256, 384, 1024, 64), **MEMORY}.items():
         if chance.random() < 0.4:
             engine[name] = chance.choice(values)
-    layout = {
-        "objective": chance.choice(("balanced", "fewest_groups", "least_memory")),
-        "max_block_size": chance.choice((128, 256, 1024)),
-    }
-    ours: dict[str, Any] = {"layout": layout} if chance.random() < 0.5 else {}
+    ours: dict[str, Any] = {"layout": {"shared_pages": False}} if chance.random() < 0.5 else {}
     if chance.random() < 0.2:
         ours["drafting"] = {"window": chance.choice((128, 200))}
     # Proposals that are noted are not scheduled ahead: what a number drew before stays as it is.

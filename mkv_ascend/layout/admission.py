@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mkv_ascend.layout.cost import MIB
 from mkv_ascend.layout.grouping import Group, Grouping
-from mkv_ascend.layout.objective import MIB
 from mkv_ascend.layout.retention import Request
 
 NULL_BLOCKS = 1
@@ -58,15 +58,11 @@ def require_one_request(grouping: Grouping, request: Request, num_blocks: int) -
     longest = longest_request(grouping.groups, request, num_blocks)
     shorter = f"lower --max-model-len by {request.tokens - longest} tokens" if longest else ""
     options = [shorter, "give the KV cache more memory (--gpu-memory-utilization)"]
-    if grouping.other_cost.held_bytes < grouping.cost.held_bytes:
-        options.append(
-            f"set layout.objective to {grouping.other_objective} ({grouping.other_cost})"
-        )
     raise AdmissionError(
         f"one request of {request.tokens} tokens needs {needed} blocks of "
-        f"{grouping.block_bytes} bytes ({needed * grouping.block_bytes / MIB:.1f} MiB, "
+        f"{grouping.cost.page_bytes} bytes ({needed * grouping.cost.page_bytes / MIB:.1f} MiB, "
         f"{never_held(_asked_for(grouping.groups))}) in {len(grouping.groups)} KV groups; there "
         f"are {num_blocks} "
-        f"({num_blocks * grouping.block_bytes / MIB:.1f} MiB), enough for {longest} tokens. "
+        f"({num_blocks * grouping.cost.page_bytes / MIB:.1f} MiB), enough for {longest} tokens. "
         f"Possible: {'; '.join(option for option in options if option)}"
     )

@@ -18,7 +18,7 @@ from mkv_ascend.layout.component import (
     TokenExtent,
     exact_quotient,
 )
-from mkv_ascend.layout.grouping import Grouping
+from mkv_ascend.layout.grouping import Group
 from mkv_ascend.layout.requirements import LayerRequirements
 from mkv_ascend.layout.retention import Retention
 
@@ -90,7 +90,7 @@ def _fitted_part(layout: LayerLayout, part: Component, block_size: int) -> Compo
 
 
 def fitted_groups(
-    layouts: Mapping[str, LayerLayout], grouping: Grouping
+    layouts: Mapping[str, LayerLayout], groups: Iterable[Group]
 ) -> tuple[tuple[LayerLayout, ...], ...]:
     """The layouts of each group, as ``make_plan`` takes them."""
     return tuple(
@@ -98,5 +98,5 @@ def fitted_groups(
             fitted(layouts[name], group.block_size * group.retention.tokens_per_row)
             for name in group.layers
         )
-        for group in grouping.groups
+        for group in groups
     )

@@ -23,9 +23,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mkv_ascend.layout.objective import PRICE_OF_A_GROUP
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 
+PRICE_OF_A_GROUP = 0.003
+"""Share of a step's time that one more KV group costs; see docs/kv_groups.md."""
 MOST_STARTS = 2
 """Starts from which better numbers of stretches are looked for."""
 WORTH_STEPS = 1.2
@@ -66,7 +67,10 @@ class Demand:
 
 @dataclass(frozen=True)
 class Limits:
-    """``memory_bytes``: for all pages; ``largest_page``: bytes. ``one_block``: a page is a block."""
+    """What is allowed.
+
+    ``memory_bytes``: for all pages; ``largest_page``: bytes; ``one_block``: a page is a block.
+    """
 
     memory_bytes: int
     largest_page: int

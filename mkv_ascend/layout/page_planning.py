@@ -26,11 +26,18 @@ from mkv_ascend.layout.grouping import (
     check_names,
     group_of,
     multiples_of_hash,
+    prefix_hit_tokens,
     targets_first,
 )
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.objective import PRICE_OF_A_GROUP
-from mkv_ascend.layout.page_fitting import Demand, Fit, Limits, best_fit, least_price
+from mkv_ascend.layout.page_fitting import (
+    PRICE_OF_A_GROUP,
+    Demand,
+    Fit,
+    Limits,
+    best_fit,
+    least_price,
+)
 from mkv_ascend.layout.requirements import LayerRequirements
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 from mkv_ascend.layout.row_fitting import best_row
@@ -39,8 +46,12 @@ USUAL_MEMORY = 48 * 2**30
 """Bytes for all pages, where they are not known."""
 LARGEST_PAGE = 256 * 2**20
 """Bytes. A larger page is taken only where one block of each group fills it."""
+FEWEST_PAGES = 64
+"""Nor is a page a larger part of the memory than one of so many."""
 USUAL_MOST_GROUPS = 6
 """No more groups than these come from splits."""
+MOST_GROUPS_OF_ONE_BLOCK = 16
+"""The same where a page is a block: only splits make groups equal there."""
 MOST_EXTRA_GROUPS = 3
 """Beyond one for each way of keeping tokens; where that is more than ``USUAL_MOST_GROUPS``."""
 MOST_FITS = 32
@@ -64,6 +75,11 @@ class PagePlan:
     def page_bytes(self) -> int:
         """Bytes of one page."""
         return sum(self.planes)
+
+    @property
+    def prefix_hit_tokens(self) -> int:
+        """Tokens that prefix hits are multiples of."""
+        return prefix_hit_tokens(self.groups)
 
     @property
     def held_bytes(self) -> float:
@@ -137,8 +153,9 @@ def plan_pages(
 ) -> PagePlan:
     """Groups of the layers, given in the order of execution, and pages that these share.
 
-    ``memory_bytes``: for all pages, ``USUAL_MEMORY`` where it is None. ``hash_block_size``: tokens
-    that vLLM hashes at a time, when that is fixed: it must divide every block size.
+    ``memory_bytes``: for all pages, about; ``USUAL_MEMORY`` where it is not known.
+    ``hash_block_size``: tokens that vLLM hashes at a time, when that is fixed: it must divide every
+    block size. ``one_block``: whether a page is one block of every group.
     Raises GroupingError when two layers have one name, or a layer has no block size that
     ``hash_block_size`` divides.
     """
@@ -146,7 +163,7 @@ def plan_pages(
     check_names(layers)
     if not layers:
         return PagePlan((), ())
-    limits = Limits(USUAL_MEMORY if memory_bytes is None else memory_bytes, LARGEST_PAGE, one_block)
+    limits = _limits(memory_bytes, one_block)
     parts, fit = _split(_together(layers, hash_block_size), request, limits, hash_block_size)
     place = {need.name: index for index, need in enumerate(targets_first(layers))}
     groups = []
@@ -157,6 +174,12 @@ def plan_pages(
         planes=tuple(width for width, number in fit.planes for _ in range(number)),
         groups=tuple(sorted(groups, key=lambda group: place[group.layers[0]])),
     )
+
+
+def _limits(memory_bytes: int | None, one_block: bool) -> Limits:
+    """The memory is rounded to a power of two, so that estimates of it give the same plan."""
+    memory = USUAL_MEMORY if not memory_bytes else 1 << (memory_bytes.bit_length() - 1)
+    return Limits(memory, min(LARGEST_PAGE, memory // FEWEST_PAGES), one_block)
 
 
 def _together(
@@ -203,7 +226,8 @@ def _split(
     parts: tuple[_Part, ...], request: Request, limits: Limits, hash_block_size: int | None
 ) -> tuple[tuple[_Part, ...], Fit]:
     """Split the parts for as long as that lowers the price, by the best split each time."""
-    most = max(USUAL_MOST_GROUPS, len(parts) + MOST_EXTRA_GROUPS)
+    usual = MOST_GROUPS_OF_ONE_BLOCK if limits.one_block else USUAL_MOST_GROUPS
+    most = max(usual, len(parts) + MOST_EXTRA_GROUPS)
     best = _best([part.demand(request) for part in parts], limits)
     if best is None:
         raise AssertionError("one block of each group in a page always fits")

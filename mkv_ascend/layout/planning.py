@@ -8,7 +8,8 @@ numbers of two config.json files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,15 +20,14 @@ from mkv_ascend.layout.admission import (
     require_one_request,
 )
 from mkv_ascend.layout.component import LayerLayout, StateExtent, exact_quotient
+from mkv_ascend.layout.cost import Cost
 from mkv_ascend.layout.fitting import fitted_groups, requirements_of
-from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions, group_layers
+from mkv_ascend.layout.grouping import Group, Grouping
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.page_planning import plan_pages
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.plan import CachePlan, make_plan
-from mkv_ascend.layout.pooling import page_bytes
-from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
+from mkv_ascend.layout.requirements import block_size_choices
 from mkv_ascend.layout.retention import Request, Retention
 
 
@@ -52,20 +52,24 @@ class PlanInputs:
 
     ``layers``: in the order of execution. ``request``: the longest request, and the tokens that a
     decoding step adds; memory is measured with it. ``admitted_tokens``: largest number of tokens of
-    one step when the scheduler admits a request. ``groups``: the layers of each group, if vLLM
-    gives the groups; None if they are searched for. ``shapes``: blocks in a page of each of these
-    groups; none where a page is a block. ``keep_block_sizes``: whether every layer keeps
-    its own block size. ``kv_transfer``: whether a KV connector registers the caches. ``aliases``:
-    layers without a cache, each with the layer whose cache it reads.
+    one step when the scheduler admits a request. ``groups``: the layers of each group, if they are
+    given; None if they are planned. ``shapes``: blocks in a page of each of these groups; none
+    where a page is a block. ``shared_pages``: whether a page may hold several blocks of a group.
+    ``hash_block_size``: tokens that vLLM hashes at a time for prefix caching, when the user has
+    fixed it: it must divide every block size. ``memory_bytes``: for all caches, where it is known:
+    a page is a small part of it. ``kv_transfer``: whether a KV connector registers the
+    caches: it counts one number of blocks, of one size, for all layers. ``aliases``: layers without
+    a cache, each with the layer whose cache it reads.
     """
 
     layers: tuple[CachedLayer, ...]
     request: Request
     admitted_tokens: int
-    options: GroupingOptions
     groups: tuple[tuple[str, ...], ...] | None = None
     shapes: tuple[PageShape, ...] = ()
-    keep_block_sizes: bool = False
+    shared_pages: bool = True
+    hash_block_size: int | None = None
+    memory_bytes: int | None = None
     kv_transfer: bool = False
     aliases: tuple[tuple[str, str], ...] = ()
 
@@ -123,30 +127,25 @@ def plan(inputs: PlanInputs) -> ServingPlan:
     """Groups, pools and costs of these layers.
 
     Raises:
-        GroupingError: no grouping keeps to the limit of padding, or no block size is allowed.
+        GroupingError: no block size is allowed.
         LayoutError: a size does not divide, or two blocks would share a byte.
     """
     layouts = {layer.layout.layer: layer.layout for layer in inputs.layers}
-    grouping = _searched(inputs) if inputs.groups is None else _given(inputs, layouts)
+    groups = _planned(inputs) if inputs.groups is None else _given(inputs)
     pools = make_plan(
-        fitted_groups(layouts, grouping),
-        shapes=[group.shape for group in grouping.groups],
+        fitted_groups(layouts, groups),
+        shapes=[group.shape for group in groups],
         kv_transfer=inputs.kv_transfer,
         aliases=dict(inputs.aliases),
     )
-    return ServingPlan(inputs, _with_exact_bytes(grouping, pools.bytes_per_block), pools)
-
-
-def _with_exact_bytes(grouping: Grouping, block_bytes: int) -> Grouping:
-    """``grouping`` with what a row of packed pages is rounded up to, which no search counts.
-
-    These are a few bytes: kernel blocks of all groups must divide the row.
-    """
-    if block_bytes == grouping.block_bytes:
-        return grouping
-    held = block_bytes * grouping.cost.blocks
-    cost = replace(grouping.cost, held_bytes=held, block_bytes=block_bytes)
-    return replace(grouping, block_bytes=block_bytes, cost=cost)
+    needs = (requirements_of(layer.layout, layer.retention) for layer in inputs.layers)
+    cost = Cost(
+        groups=len(groups),
+        pages=sum(group.pages(inputs.request) for group in groups),
+        page_bytes=pools.bytes_per_block,
+        needed_bytes=sum(need.needed_bytes(inputs.request) for need in needs),
+    )
+    return ServingPlan(inputs, Grouping(groups, cost), pools)
 
 
 def recurrent_table(layout: LayerLayout, state_type: str) -> str:
@@ -160,60 +159,33 @@ def share_one_table(layers: Sequence[CachedLayer]) -> bool:
     return len({(x.retention, x.layout.tokens_per_block, x.table) for x in layers}) == 1
 
 
-def _searched(inputs: PlanInputs) -> Grouping:
-    """The groups that the options ask for.
+def _planned(inputs: PlanInputs) -> tuple[Group, ...]:
+    """The groups of the plan, and how their blocks lie in pages.
 
     A layer whose kernels split blocks may get any block size that they divide, if its layout says
     what they take (``kernel_block``). Others keep their own: states, DeepSeek-V4's layers, and
     layers whose kernels take the block as it is.
     """
     own = [x.layout.tokens_per_block for x in inputs.layers if _kernel_block(x.layout)]
-    largest = inputs.options.largest_block_size(own, inputs.request)
+    largest = math.lcm(*own, inputs.hash_block_size or 1)
 
     def block_sizes(layout: LayerLayout) -> tuple[int, ...]:
         kernel_block = _kernel_block(layout)
-        if inputs.keep_block_sizes or kernel_block is None:
+        if inputs.kv_transfer or kernel_block is None:
             return ()
         return block_size_choices(layout.tokens_per_block, kernel_block, largest)
 
-    needs = tuple(
+    needs = [
         requirements_of(x.layout, x.retention, block_sizes(x.layout), table=x.table)
         for x in inputs.layers
-    )
-    if _may_share_pages(inputs):
-        hashed = inputs.options.hash_block_size
-        found = plan_pages(needs, inputs.request, hash_block_size=hashed)
-        return _without_alternatives(inputs, found.groups, found.page_bytes, needs)
-    return group_layers(needs, inputs.request, inputs.options)
-
-
-def _may_share_pages(inputs: PlanInputs) -> bool:
-    """Whether a page may hold several blocks of a group.
-
-    Connectors count one number of blocks for all layers.
-    """
-    return inputs.options.shared_pages and not inputs.kv_transfer
-
-
-def _without_alternatives(
-    inputs: PlanInputs,
-    groups: tuple[Group, ...],
-    block_bytes: int,
-    needs: Iterable[LayerRequirements],
-) -> Grouping:
-    needed = sum(need.needed_bytes(inputs.request) for need in needs)
-    pages = sum(group.pages(inputs.request) for group in groups)
-    cost = Cost(len(groups), pages * block_bytes, needed, block_bytes, pages)
-    return Grouping(
-        objective=inputs.options.objective,
-        groups=groups,
-        block_bytes=block_bytes,
-        cost=cost,
-        other_cost=cost,
-        alternatives=(cost,),
-        exhaustive=True,
-        bound_bytes=cost.held_bytes,
-    )
+    ]
+    return plan_pages(
+        needs,
+        inputs.request,
+        inputs.memory_bytes,
+        hash_block_size=inputs.hash_block_size,
+        one_block=inputs.kv_transfer or not inputs.shared_pages,
+    ).groups
 
 
 def _kernel_block(layout: LayerLayout) -> int | None:
@@ -226,18 +198,15 @@ def _kernel_block(layout: LayerLayout) -> int | None:
     return layout.kernel_block
 
 
-def _given(inputs: PlanInputs, layouts: Mapping[str, LayerLayout]) -> Grouping:
-    """The given groups, as a grouping without alternatives."""
+def _given(inputs: PlanInputs) -> tuple[Group, ...]:
+    """The given groups."""
     known = {layer.layout.layer: layer for layer in inputs.layers}
     given = inputs.groups or ()
     shapes = inputs.shapes or (ONE_BLOCK,) * len(given)
-    groups = tuple(
+    return tuple(
         _group(inputs, [known[name] for name in names], shape)
         for names, shape in zip(given, shapes, strict=True)
     )
-    layers = [[layouts[name] for name in group.layers] for group in groups]
-    needs = (requirements_of(layer.layout, layer.retention) for layer in inputs.layers)
-    return _without_alternatives(inputs, groups, page_bytes(layers, shapes), needs)
 
 
 def _group(inputs: PlanInputs, layers: Sequence[CachedLayer], shape: PageShape) -> Group:

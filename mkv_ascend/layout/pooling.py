@@ -133,7 +133,7 @@ def _paged_pools(groups: Groups) -> list[_Pages]:
 
 
 def bytes_per_block(groups: Groups) -> int:
-    """Bytes that one block id costs over all pools; what a search over groupings compares."""
+    """Bytes that one block id costs over all pools, where a page is a block."""
     most: Sizes = Counter()
     for group in groups:
         planes: Sizes = Counter()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan as something to look at: its groups, pools and costs, beside what else could be had.
+"""A plan as something to look at: its groups, pools and costs, beside vLLM's own grouping.
 
 ``PlanReport`` gathers what is known; ``report_text`` and ``report_html`` show it, ``to_dict`` is
 its JSON. Nothing is decided here.
@@ -14,10 +14,10 @@ from typing import Any
 from mkv_ascend.layout.admission import NULL_BLOCKS
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayerLayout
+from mkv_ascend.layout.cost import Cost
 from mkv_ascend.layout.grouping import Grouping
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.layer_ranges import abbreviated_names
-from mkv_ascend.layout.objective import Cost
 from mkv_ascend.layout.placement import PlacedLayer, Pool
 from mkv_ascend.layout.plan import CachePlan
 from mkv_ascend.layout.planning import ServingPlan
@@ -41,8 +41,7 @@ class OtherGrouping:
 
     def cost(self, needed_bytes: int) -> Cost:
         """What it costs a request that needs so many bytes without padding."""
-        held = self.request_blocks * self.block_bytes
-        return Cost(self.groups, held, needed_bytes, self.block_bytes, self.request_blocks)
+        return Cost(self.groups, self.request_blocks, self.block_bytes, needed_bytes)
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class PlanReport:
 
     @property
     def grouping(self) -> Grouping:
-        """The groups, and what else could be had."""
+        """The groups, and what they cost."""
         return self.planned.grouping
 
     @property
@@ -194,7 +193,7 @@ class PlanReport:
         kept = [(own, group) for own, group in pairs if own]
         pages = sum(group.pages(self.request) for _, group in kept)
         size = page_bytes([own for own, _ in kept], [group.shape for _, group in kept])
-        return Cost(len(kept), pages * size, 0, size, pages)
+        return Cost(len(kept), pages, size)
 
     def group_parts(self) -> Iterator[GroupPart]:
         """Groups in order; in each, layers that are alike together."""
@@ -218,10 +217,6 @@ class PlanReport:
                 "needed_bytes": self.grouping.cost.needed_bytes,
                 "admission_blocks": sum(self.planned.admission_pages),
             },
-            "objective": str(self.grouping.objective),
-            "exhaustive": self.grouping.exhaustive,
-            "bound_bytes": self.grouping.bound_bytes,
-            "gap": self.grouping.gap,
             "padding_fraction": self.grouping.cost.padding_fraction,
             "prefix_hit_tokens": self.grouping.prefix_hit_tokens,
             "bytes_per_block": self.plan.bytes_per_block,
@@ -231,12 +226,6 @@ class PlanReport:
             "refusal": self.refusal,
             "groups": [self._group(index) for index in range(len(self.plan.groups))],
             "pools": [_pool(pool) for pool in self.plan.pools],
-            "other_objective": {
-                "objective": str(self.grouping.other_objective),
-                **_cost(self.grouping.other_cost, self.memory_bytes),
-            },
-            "alternatives": [_cost(cost, self.memory_bytes) for cost in self.grouping.alternatives],
-            "coarser_hits": self._coarser_hits(),
             "vllm": self._other(),
             "notes": list(self.notes),
         }
@@ -267,23 +256,14 @@ class PlanReport:
             "padding_bytes": padding,
         }
 
-    def _coarser_hits(self) -> dict[str, Any] | None:
-        coarser = self.grouping.coarser
-        if coarser is None:
-            return None
-        return {
-            "max_block_size": coarser.max_block_size,
-            **_cost(coarser.cost, self.memory_bytes),
-        }
-
     def _other(self) -> dict[str, Any]:
         cost = self.other_cost
         if self.other is None or cost is None:
             return {"error": self.other.error} if self.other else {"absent": self.other_absent}
         return {
             **_cost(cost, self.memory_bytes),
-            "request_blocks": cost.blocks,
-            "bytes_per_block": cost.block_bytes,
+            "request_blocks": cost.pages,
+            "bytes_per_block": cost.page_bytes,
         }
 
 
@@ -309,7 +289,7 @@ def _cost(cost: Cost, memory_bytes: int | None) -> dict[str, Any]:
         "groups": cost.groups,
         "request_bytes": cost.held_bytes,
         "padding_fraction": cost.padding_fraction,
-        "num_blocks": cost.num_blocks_in(memory_bytes),
+        "num_blocks": cost.pages_in(memory_bytes),
         "max_concurrency": cost.requests_in(memory_bytes),
     }
 

@@ -50,7 +50,7 @@ def html(report: PlanReport) -> str:
         *_bars(report),
         "<h2>Pools</h2>",
         _table([("what", "why"), *(pools_of(part) for part in report.pool_parts())]),
-        "<h2>What it costs, and what else could be had</h2>",
+        "<h2>What it costs</h2>",
         _table(comparison(report)),
         *(f"<p>{escape(line)}</p>" for line in closing_lines(report)),
     ]

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mkv_ascend.layout.admission import NULL_BLOCKS
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import Storage
-from mkv_ascend.layout.grouping import Grouping
-from mkv_ascend.layout.objective import Cost
+from mkv_ascend.layout.cost import Cost
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.report import (
     GroupPart,
@@ -21,7 +20,6 @@ from mkv_ascend.layout.report import (
 from mkv_ascend.layout.retention import RetentionKind
 
 KIB = 1024
-MOST_ALTERNATIVES = 4
 Row = tuple[str, ...]
 
 COMPARISON_HEADER = (
@@ -84,7 +82,7 @@ def text(report: PlanReport) -> str:
         f"Pools ({format_bytes(report.plan.bytes_per_block)} for each {unit(report.plan.shapes)})",
         *(f"  {line}" for part in report.pool_parts() for line in pools_of(part)),
         "",
-        "What it costs, and what else could be had",
+        "What it costs",
         *aligned(comparison(report)),
     ]
     lines += ["", *closing_lines(report)]
@@ -111,13 +109,6 @@ def closing_lines(report: PlanReport) -> list[str]:
         lines.append(f"vLLM's own grouping raises {report.other.error}")
     if report.other is None:
         lines.append(f"vLLM's own grouping is not shown: {report.other_absent}")
-    if not report.grouping.exhaustive:
-        gap = 1 - report.grouping.bound_bytes / max(report.grouping.cost.held_bytes, 1)
-        lines.append(
-            f"the search for groups was cut short: as few groups might hold {gap:.1%} less"
-        )
-    if report.grouping.coarser is not None:
-        lines.append(str(report.grouping.coarser))
     if any(group.retention.kind is RetentionKind.STATE for group in report.grouping.groups):
         lines.append("prefix hits: only where vLLM caches states by prefix (mamba_cache_mode)")
     else:
@@ -181,45 +172,34 @@ def pools_of(part: PoolPart) -> tuple[str, str]:
 
 
 def comparison(report: PlanReport) -> list[Row]:
-    """Header, this plan, what else could be had, vLLM's own grouping, and no padding at all."""
-    grouping = report.grouping
-    cost = grouping.cost
+    """Header, this plan, vLLM's own grouping, and no padding at all."""
+    cost = report.grouping.cost
     rows: list[Row] = [
         COMPARISON_HEADER,
         (
-            f"this plan ({grouping.objective})",
+            "this plan",
             str(cost.groups),
             _mib(report.request_bytes),
             f"{cost.padding_fraction:.1%}",
             _number(report.num_blocks),
             _requests(report.max_concurrency),
         ),
-        _alternative(str(grouping.other_objective), report, grouping.other_cost),
-        *(_alternative("alternative", report, found) for found in _near(grouping)),
     ]
     if report.other_cost is not None:
-        rows.append(_alternative("vLLM's own", report, report.other_cost))
+        rows.append(_row_of_vllm(report, report.other_cost))
     elif report.other is not None:
         rows.append(("vLLM's own", "raises", "-", "-", "-", "-"))
     rows.append(("no padding at all", "-", _mib(cost.needed_bytes), "0.0%", "-", "-"))
     return rows
 
 
-def _near(grouping: Grouping) -> list[Cost]:
-    """The best groupings that were not chosen, fewest groups first."""
-    shown = (grouping.cost, grouping.other_cost)
-    others = [cost for cost in grouping.alternatives if cost not in shown]
-    best = sorted(others, key=lambda cost: cost.price)[:MOST_ALTERNATIVES]
-    return [cost for cost in others if cost in best]
-
-
-def _alternative(name: str, report: PlanReport, cost: Cost) -> Row:
+def _row_of_vllm(report: PlanReport, cost: Cost) -> Row:
     return (
-        name,
+        "vLLM's own",
         str(cost.groups),
         _mib(cost.held_bytes),
         f"{cost.padding_fraction:.1%}",
-        _number(cost.num_blocks_in(report.memory_bytes)),
+        _number(cost.pages_in(report.memory_bytes)),
         _requests(cost.requests_in(report.memory_bytes)),
     )
 

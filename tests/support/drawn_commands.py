@@ -50,7 +50,7 @@ OPTIONS: tuple[tuple[str, ...], ...] = (
     ("--compilation-config", '{"cudagraph_mode": "PIECEWISE"}'),
     ("--additional-config", '{"enable_flashcomm1": true}'),
     ("--additional-config", '{"mkv_ascend": {"attention": {"draft": "FIA"}}}'),
-    ("--additional-config", '{"mkv_ascend": {"layout": {"max_block_size": 128}}}'),
+    ("--additional-config", '{"mkv_ascend": {"layout": {"shared_pages": false}}}'),
     ("--disable-hybrid-kv-cache-manager",),
     ("--load-format", "dummy"),
     ("--api-server-count", "2"),

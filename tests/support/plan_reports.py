@@ -12,9 +12,7 @@ from mkv_ascend.layout.component import (
     Storage,
     TokenExtent,
 )
-from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan
 from mkv_ascend.layout.report import PlanReport
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
@@ -57,12 +55,11 @@ LAYERS = (
 )
 
 
-def make_report(objective: Objective = Objective.LEAST_MEMORY, **more: object) -> PlanReport:
+def make_report(**more: object) -> PlanReport:
     layers = tuple(
         CachedLayer(layout, retention, f"backend_of_{layout.kind}") for layout, retention in LAYERS
     )
-    options = GroupingOptions(objective)
-    inputs = PlanInputs(layers, REQUEST, REQUEST.tokens_per_step, options)
+    inputs = PlanInputs(layers, REQUEST, REQUEST.tokens_per_step)
     fields: dict[str, object] = {
         "subjects": (("target", "Big & Co (llama)"), ("draft", "Small (llama)")),
         "memory_bytes": 64 * 2**20,

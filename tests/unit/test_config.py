@@ -24,7 +24,6 @@ from mkv_ascend.config import (
     parse_config,
 )
 from mkv_ascend.layout.kind import Kind
-from mkv_ascend.layout.objective import Objective
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPTIONS = ("target", "draft", "layers", "window_bound")
@@ -167,9 +166,6 @@ def test_every_option_has_its_section_in_the_documentation() -> None:
     page = (REPOSITORY / "docs" / "configuration.md").read_text()
     assert option_paths(MkvConfig) == [
         *(f"attention.{option}" for option in OPTIONS),
-        "layout.objective",
-        "layout.max_padding_fraction",
-        "layout.max_block_size",
         "layout.shared_pages",
         "kv_cache.draft_dtype",
         "kv_cache.replicate_draft",
@@ -199,11 +195,9 @@ def test_a_file_is_named_by_an_absolute_path() -> None:
 
 
 def test_layout_options() -> None:
-    layout = {"objective": "least_memory", "max_padding_fraction": 0.2, "max_block_size": 256}
-    assert parse_config({"mkv_ascend": {"layout": layout}}).layout == LayoutOptions(
-        Objective.LEAST_MEMORY, 0.2, 256
-    )
-    assert parse_config({}).layout == LayoutOptions(Objective.BALANCED, None)
+    parsed = parse_config({"mkv_ascend": {"layout": {"shared_pages": False}}})
+    assert parsed.layout == LayoutOptions(shared_pages=False)
+    assert parse_config({"mkv_ascend": {"layout": {}}}).layout == LayoutOptions(shared_pages=True)
 
 
 def test_dtype_of_the_drafts_cache() -> None:
@@ -253,25 +247,12 @@ def test_shares_below_which_no_draft_can_be_given_up(share: Any) -> None:
         parse_config({"mkv_ascend": {"drafting": {"give_up_below": share}}})
 
 
-OBJECTIVES = "balanced, fewest_groups, least_memory"
-
-
 @pytest.mark.parametrize(
     ("layout", "parts"),
     [
-        ({"objectiv": "x"}, ("mkv_ascend.layout.objectiv", "did you mean 'objective'?")),
-        (
-            {"objective": "best"},
-            ("layout.objective is 'best'", OBJECTIVES),
-        ),
-        ({"objective": 1}, ("layout.objective is 1", OBJECTIVES)),
-        ({"max_padding_fraction": 1.5}, ("max_padding_fraction is 1.5", "allowed: 0 to 1")),
-        ({"max_padding_fraction": True}, ("max_padding_fraction is True", "allowed: 0 to 1")),
-        ({"max_block_size": 0}, ("max_block_size is 0", "a multiple of 128 tokens")),
-        ({"max_block_size": 100}, ("max_block_size is 100", "a multiple of 128 tokens")),
-        ({"max_block_size": 10**30}, ("max_block_size is 1000", "from 128 to 1048576")),
-        ({"max_block_size": 128.0}, ("max_block_size is 128.0", "a multiple of 128 tokens")),
-        ({"max_padding_fraction": "0.1"}, ("max_padding_fraction is '0.1'", "allowed: 0 to 1")),
+        ({"shared_page": True}, ("mkv_ascend.layout.shared_page", "did you mean 'shared_pages'?")),
+        ({"shared_pages": 1}, ("layout.shared_pages is 1", "true or false")),
+        ({"shared_pages": None}, ("layout.shared_pages is None", "true or false")),
     ],
 )
 def test_layout_options_that_are_refused(layout: Any, parts: tuple[str, ...]) -> None:
@@ -296,12 +277,10 @@ words = st.one_of(
             "draft",
             "layers",
             "window_bound",
-            "objective",
+            "shared_pages",
             "exact",
             "mla",
             "FIA",
-            "max_padding_fraction",
-            "max_block_size",
             "draft_dtype",
             "replicate_draft",
             "float16",
@@ -362,8 +341,7 @@ def test_patterns_are_read_when_the_options_are(pattern: str, said: str | None) 
     assert len(str(error.value)) < 1000
 
 
-@pytest.mark.parametrize("field", ["objective", "max_padding_fraction", "max_block_size"])
-def test_a_number_of_thousands_of_digits_is_refused_without_being_shown(field: str) -> None:
+def test_a_number_of_thousands_of_digits_is_refused_without_being_shown() -> None:
     """Python refuses to write it out."""
     with pytest.raises(ConfigError, match=r"an? int that is too large to show"):
-        parse_config({"mkv_ascend": {"layout": {field: 10**5000}}})
+        parse_config({"mkv_ascend": {"layout": {"shared_pages": 10**5000}}})

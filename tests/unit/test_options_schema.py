@@ -34,9 +34,7 @@ ALONE = {
         *({"x" * length: "mla"} for length in (1000, 1001)),
     ],
     ("attention", "window_bound"): ["exact", "vllm_ascend", "Exact", None],
-    ("layout", "objective"): ["balanced", "fewest_groups", "least_memory", "least", None],
-    ("layout", "max_padding_fraction"): [None, 0, 0.0, 0.3, 1, 1.1, -0.1, True, "0"],
-    ("layout", "max_block_size"): [None, 0, 64, 128, 192, 256, 1 << 20, (1 << 20) + 128, True],
+    ("layout", "shared_pages"): [None, True, False, 1, "true"],
     ("kv_cache", "draft_dtype"): [None, "bfloat16", "float16", "float32", "int8", 16],
     ("kv_cache", "replicate_draft"): [None, True, False, 1, "true"],
     ("drafting", "give_up_below"): [None, 0, 1, 0.2, 0.999, 1.5, -0.2, True, "0.2"],
@@ -67,9 +65,7 @@ OPTIONS = mapping(
         window_bound=st.sampled_from(ALONE["attention", "window_bound"]),
     ),
     layout=mapping(
-        objective=st.sampled_from(ALONE["layout", "objective"]),
-        max_padding_fraction=st.sampled_from(ALONE["layout", "max_padding_fraction"]),
-        max_block_size=st.sampled_from(ALONE["layout", "max_block_size"]),
+        shared_pages=st.sampled_from(ALONE["layout", "shared_pages"]),
     ),
     kv_cache=mapping(draft_dtype=st.sampled_from(ALONE["kv_cache", "draft_dtype"])),
     drafting=mapping(
@@ -132,5 +128,5 @@ def test_every_option_and_default_is_described() -> None:
             described += 1 + walk(inner)
         return described
 
-    # The namespace, its five options, and four, three, two and two below these.
-    assert walk(SCHEMA) == 18
+    # The namespace, its five options, and four, one, two and two below these.
+    assert walk(SCHEMA) == 15

@@ -16,6 +16,7 @@ def describe(worker):
     """What an engine serves from: groups, layouts, pools, blocks, and those of one request."""
     runner = worker.model_runner
     blocks_of_request = hosts.module("kv_cache.planned_caches").blocks_of_request
+    page_shapes_of = hosts.module("kv_cache.page_shapes").page_shapes_of
     from mkv_ascend.layout.serialization import to_dict
 
     config = runner.kv_cache_config
@@ -28,8 +29,8 @@ def describe(worker):
             for group in config.kv_cache_groups
         ],
         "admission_blocks": [
-            blocks_of_request(group.kv_cache_spec, runner.vllm_config)
-            for group in config.kv_cache_groups
+            shape.pages(blocks_of_request(group.kv_cache_spec, runner.vllm_config))
+            for group, shape in zip(config.kv_cache_groups, page_shapes_of(config), strict=True)
         ],
         "layouts": layouts,
         "backends": {

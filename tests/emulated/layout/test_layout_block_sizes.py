@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Block sizes of each KV group, in the engine core's functions; no engine."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -26,13 +25,12 @@ from vllm.v1.kv_cache_interface import (
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 from vllm_ascend.patch.platform.patch_kv_cache_coordinator import AscendHybridKVCacheCoordinator
 
-from benchmarks.kv_layout import plan
+from benchmarks.kv_layout import planned
 from benchmarks.models import load_pair
 from benchmarks.rows import REQUEST, ROWS
 from benchmarks.stock_groups import spec_of
 from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.grouping import GroupingError
-from mkv_ascend.layout.objective import Objective
 from tests.support import hosts
 from tests.support.caches.kv_configs import config
 
@@ -74,94 +72,49 @@ def long_requests(**options):
     return config(max_model_len=REQUEST.tokens, **options)
 
 
-@pytest.mark.parametrize("objective", list(Objective), ids=str)
 @pytest.mark.parametrize("row", PLANNED, ids=lambda row: row.name)
-def test_the_engine_groups_as_the_benchmark_says(row, objective):
-    grouping = kv_groups.search(long_requests(layout={"objective": objective.value}), pair_of(row))
-    assert grouping.cost == plan(row, objective)[0]
-    groups = kv_groups.merge_groups(
-        long_requests(layout={"objective": objective.value}), pair_of(row)
-    )
-    assert [group.layer_names for group in groups] == [list(g.layers) for g in grouping.groups]
-    assert kv_cache_utils._pool_bytes_per_block(groups) == grouping.block_bytes
+def test_the_engine_groups_as_the_benchmark_says(row):
+    groups = kv_groups.merge_groups(long_requests(), pair_of(row))
+    found = planned(load_pair(row.target, row.draft).needs(), REQUEST)
+    assert len(groups) == found["groups"]
+    page = kv_cache_utils._pool_bytes_per_block(groups)
+    assert round(page / MIB, 1) == found["page_mib"]
 
 
 def test_a_groups_specs_have_its_block_size_and_their_facts():
     specs = pair_of(SMALL_DRAFT)
-    larger = {"max_block_size": 512}
-    groups = kv_groups.merge_groups(long_requests(layout=larger), specs)
-    assert [group.kv_cache_spec.block_size for group in groups] == [128, 512]
+    groups = kv_groups.merge_groups(long_requests(hash_block_size=256), specs)
+    assert [group.kv_cache_spec.block_size for group in groups] == [256, 256]
     for group in groups:
         for name, spec in group.kv_cache_spec.kv_cache_specs.items():
             assert spec.block_size == group.kv_cache_spec.block_size
             assert layer_facts.tied_facts(spec) == layer_facts.tied_facts(specs[name])
             assert layer_facts.first_form(spec) is specs[name]
     again = {n: s for group in groups for n, s in kv_groups.specs_by_layer(group).items()}
-    assert kv_groups.search(long_requests(), again) == kv_groups.search(long_requests(), specs)
-
-
-def test_hits_are_no_coarser_than_without_the_draft_unless_that_is_asked_for():
-    specs = pair_of(SMALL_DRAFT)
-    grouping = kv_groups.search(long_requests(), specs)
-    assert grouping.prefix_hit_tokens == 128
-    without_caching = long_requests()
-    without_caching.cache_config.enable_prefix_caching = False
-    for asked in (
-        long_requests(layout={"max_block_size": 512}),
-        long_requests(layout={"objective": "least_memory"}),
-        without_caching,
-    ):
-        found = kv_groups.search(asked, specs)
-        assert found.prefix_hit_tokens == 512
-        assert found.cost.held_bytes < grouping.cost.held_bytes
-
-
-def test_the_log_names_coarser_hits_and_a_search_that_was_cut_short(monkeypatch):
-    said = []
-    monkeypatch.setattr(kv_groups.logger, "info", lambda text, *given: said.append(text % given))
-    monkeypatch.setattr(kv_groups.logger, "warning", lambda text, *given: said.append(text % given))
-    specs = pair_of(SMALL_DRAFT)
-    kv_groups.merge_groups(long_requests(), specs)
-    assert any("layout.max_block_size: 512) would allow 2 groups" in line for line in said)
-    assert not any("cut short" in line for line in said)
-    found = kv_groups.search(long_requests(), specs)
-    bound = found.cost.held_bytes * 10 // 11
-    cut = dataclasses.replace(found, exhaustive=False, bound_bytes=bound)
-    monkeypatch.setattr(kv_groups, "search", lambda *_: cut)
-    kv_groups.merge_groups(long_requests(), specs)
-    assert any("was cut short: these hold at most 10.0% more than" in line for line in said)
+    inputs = [kv_groups.inputs_to_plan(long_requests(), some) for some in (again, specs)]
+    layers = [{layer.layout.layer: layer for layer in one.layers} for one in inputs]
+    assert layers[0] == layers[1]
 
 
 def test_scheduler_and_hashing_follow_the_groups():
     """As vLLM resolves them: hits are multiples of all blocks, hashes cover the smallest."""
-    options = long_requests(layout={"max_block_size": 512})
+    options = long_requests(hash_block_size=256)
     options.cache_config.block_size = 128
     specs = pair_of(SMALL_DRAFT)
     (whole,) = engine_core.get_kv_cache_configs(options, [specs], [8192 * MIB])
     scheduled = generate_scheduler_kv_cache_config([whole])
-    assert resolve_kv_cache_block_sizes(scheduled, options) == (512, 128)
-    bytes_per_block = sum(tensor.size for tensor in whole.kv_cache_tensors) // whole.num_blocks
-    found = kv_groups.search(options, specs)
-    assert bytes_per_block == found.block_bytes
+    assert resolve_kv_cache_block_sizes(scheduled, options) == (256, 256)
+    bytes_per_page = sum(tensor.size for tensor in whole.kv_cache_tensors) // whole.num_blocks
+    groups = kv_groups.merge_groups(options, specs)
+    assert bytes_per_page == kv_cache_utils._pool_bytes_per_block(groups)
 
 
-def test_blocks_are_no_larger_than_the_option_and_multiples_of_the_hash():
+def test_blocks_are_multiples_of_the_hash():
     specs = pair_of(SMALL_DRAFT)
-    small = kv_groups.merge_groups(long_requests(layout={"max_block_size": 128}), specs)
-    assert {group.kv_cache_spec.block_size for group in small} == {128}
     hashed = kv_groups.merge_groups(long_requests(hash_block_size=256), specs)
     assert all(group.kv_cache_spec.block_size % 256 == 0 for group in hashed)
     with pytest.raises(GroupingError, match="none is a multiple of hash_block_size 96"):
         kv_groups.merge_groups(long_requests(hash_block_size=96), specs)
-
-
-def test_kv_transfer_keeps_the_layers_own_blocks():
-    larger, sizes = {"max_block_size": 512}, []
-    for transfer in (None, SimpleNamespace(kv_connector="AscendStoreConnector")):
-        connected = long_requests(layout=larger, kv_transfer=transfer)
-        groups = kv_groups.merge_groups(connected, pair_of(SMALL_DRAFT))
-        sizes.append({group.kv_cache_spec.block_size for group in groups})
-    assert sizes == [{128, 512}, {128}]
 
 
 def full(block_size, heads):

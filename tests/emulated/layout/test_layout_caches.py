@@ -18,9 +18,7 @@ PROBE = Path(layout_probe.__file__)
 @functools.cache
 def probe(target, draft, block_size=128):
     """What an engine of these models holds; one engine for all tests of a pair."""
-    # So few layers pad more than the usual share of the memory when they are merged.
-    layout = {"layout": {"max_padding_fraction": 0.9}} if (target, draft) in FOLDED else {}
-    case = scenario(target, draft, prompts=[], mkv_ascend=layout)
+    case = scenario(target, draft, prompts=[])
     engine = {"block_size": block_size, "kv_cache_memory_bytes": 24 << 20}
     if block_size != 128:  # vllm-ascend sets it to 128 otherwise
         engine |= {"enable_prefix_caching": False, "enable_chunked_prefill": False}

@@ -177,7 +177,7 @@ def test_alone_its_caches_are_those_of_vllm_ascend(monkeypatch: pytest.MonkeyPat
     assert {name: described(cache) for name, cache in caches.items()} == {
         name: described(cache) for name, cache in expected.items()
     }
-    assert aliases(caches, ours.num_blocks) == []
+    assert aliases(caches, ours.num_blocks, getattr(ours, "page_shapes", {})) == []
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_draft_of_another_kind_has_caches_beside_it(
     planned = runner(config, specs, draft_backend=backend)
     caches = {name: cache for name, (cache,) in planned.caches().items()}
     assert sorted(caches) == sorted(specs)
-    assert aliases(caches, config.num_blocks) == []
+    assert aliases(caches, config.num_blocks, getattr(config, "page_shapes", {})) == []
 
 
 @pytest.mark.parametrize("layer_class", [DenseLayer, StateLayer])

@@ -120,38 +120,8 @@ def test_large_blocks(pair, block_size):
     assert f"blocks of {block_size} tokens" in result.log or pair[0] == "llama_target"
 
 
-UNLIKE_BLOCKS = {
-    "mkv_ascend": {"layout": {"max_block_size": 512}},
-    "max_tokens": 40,
-    "repeats": 2,
-}
-
-
-def unlike_blocks(**options):
-    """Prompts longer than a block of 512 tokens; answers need a sixth block of 128."""
-    target, draft = "deepseek_v2_target", "gemma3_draft"
-    engine_options = {"max_model_len": 1024, **options}
-    prompts = long_prompts(target, [620, 619, 618])
-    case = scenario(target, draft, prompts=prompts, engine=engine_options, **UNLIKE_BLOCKS)
-    result = run_and_judge(case)
-    assert "blocks of 128 and 512 tokens, prefix hits in multiples of 512" in result.log
-    assert len(groups_of(result)["draft"]) == 2
-    return case, result
-
-
-@pytest.mark.host("0.23")
-def test_prefix_hits_with_blocks_of_unlike_sizes():
-    """Two groups that keep all tokens, in blocks of 128 and 512, and a window."""
-    case, result = unlike_blocks(enable_prefix_caching=True)
-    alone = engine.run(replace(case, draft=None, record_drafts=False, mkv_ascend={}))
-    assert result.cached_tokens == alone.cached_tokens == [0, 0, 0, 512, 512, 512]
-
-
-@pytest.mark.host("0.23")
-def test_preemption_with_blocks_of_unlike_sizes_and_no_prefix_caching():
-    _, result = unlike_blocks(enable_prefix_caching=False, num_gpu_blocks_override=18)
-    assert not any(result.cached_tokens)
-    assert result.preemptions > 0
+A_BLOCK_A_PAGE = {"layout": {"shared_pages": False}}
+"""As KV connectors have it; ``test_shared_pages.py`` has the rest."""
 
 
 @pytest.mark.smoke(cases=["*-gemma3_window_draft"])
@@ -162,6 +132,7 @@ def test_preemption_changes_no_token(pair):
         *pair,
         prompts=long_prompts(pair[0], [250, 248, 246, 245, 244, 243]),
         engine={"num_gpu_blocks_override": 16, "enable_prefix_caching": True},
+        mkv_ascend=A_BLOCK_A_PAGE,
     )
     result = run_and_judge(case)
     assert result.num_gpu_blocks == 16
@@ -174,6 +145,7 @@ def full_length(num_blocks):
         *MLA_WITH_WINDOW,
         prompts=long_prompts(target, [MAX_MODEL_LEN - 32]),
         engine={"num_gpu_blocks_override": num_blocks, "max_model_len": MAX_MODEL_LEN},
+        mkv_ascend=A_BLOCK_A_PAGE,
     )
 
 
@@ -204,13 +176,6 @@ def test_one_block_less_is_refused_with_numbers():
     assert "there are 9 (" in log
     assert "enough for 384 tokens" in log
     assert "raise num_gpu_blocks_override to 10 or more" in log
-
-
-@pytest.mark.host("0.23")
-def test_padding_limit_that_nothing_keeps_to_is_an_error():
-    limited = scenario(*MLA_WITH_WINDOW, mkv_ascend={"layout": {"max_padding_fraction": 0.0}})
-    with pytest.raises(engine.EngineFailedError, match=r"layout\.max_padding_fraction is 0\.0"):
-        engine.run(limited)
 
 
 @pytest.mark.core

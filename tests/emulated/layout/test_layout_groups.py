@@ -18,6 +18,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm_ascend.core.kv_cache_interface import AscendSlidingWindowMLASpec
 
 from mkv_ascend.layout.admission import AdmissionError
+from mkv_ascend.layout.page_shape import ONE_BLOCK
 from mkv_ascend.rules.kv_cache import ConnectorError
 from tests.support import hosts
 from tests.support.caches.kv_configs import (
@@ -33,11 +34,15 @@ from tests.support.caches.kv_configs import (
 )
 
 layer_facts = hosts.module("kv_cache.layer_facts")
+kv_groups = hosts.module("kv_cache.kv_groups")
+page_shapes = hosts.module("kv_cache.page_shapes")
 planned_groups = hosts.module("kv_cache.planned_groups")
 if hosts.NAME == "vllm_ascend_0_30":
     left_alone = hosts.module("kv_cache.left_alone")
 
 pytestmark = [pytest.mark.usefixtures("installed"), pytest.mark.core]
+
+A_BLOCK_A_PAGE = {"shared_pages": False}
 
 only_planned_with_transfer = hosts.only_on(
     "vllm_ascend_0_23", "connectors of 0.30.0rc2 read vllm-ascend's descriptors of the caches"
@@ -52,7 +57,7 @@ def test_pair_that_vllm_refuses_has_two_groups():
             original(config(), dict(specs))
     else:  # vLLM 0.30.0 splits all groups to single layers.
         assert len(original(config(), dict(specs))) == len(specs)
-    (result,) = configs(specs, layout={"max_block_size": 128})
+    (result,) = configs(specs, layout=A_BLOCK_A_PAGE)
     assert layers(result) == [
         ["model.layers.0", "model.layers.1", "head.layers.2"],
         ["head.layers.0", "head.layers.1"],
@@ -118,12 +123,14 @@ def connector(name):
 
 
 @only_planned_with_transfer
-def test_groups_with_kv_transfer_are_those_without():
+def test_groups_with_kv_transfer_are_those_of_pages_of_one_block():
     specs = model([full(), window()], [full(4)])
     transfer = config(kv_transfer=connector("AscendStoreConnector"))
     groups = kv_cache_utils.get_kv_cache_groups(transfer, dict(specs))
     assert planned_groups.are_planned(groups)
-    assert groups == kv_cache_utils.get_kv_cache_groups(config(), dict(specs))
+    without = config(layout=A_BLOCK_A_PAGE)
+    assert groups == kv_cache_utils.get_kv_cache_groups(without, dict(specs))
+    assert {kv_groups.shape_of_group(group) for group in groups} == {ONE_BLOCK}
 
 
 @only_planned_with_transfer
@@ -208,9 +215,9 @@ def test_only_groups_of_drafts_that_shift_their_input_give_up_a_block(method):
 
 @pytest.mark.parametrize("method", ["dflash", "draft_model"])
 def test_a_draft_may_be_split_over_groups(method):
-    """Two dense and two window layers, two dense of the draft: the search splits the four."""
+    """Two dense and two window layers, two dense of the draft: the four are split."""
     specs = model([full(), window(), full(), window()], [full(), full()])
-    (result,) = configs(specs, method=method)
+    (result,) = configs(specs, method=method, layout=A_BLOCK_A_PAGE)
     drafted = [n for n in layers(result) if any(name.startswith("head.") for name in n)]
     assert len(drafted) == 2
     assert not any(names[0].startswith("head.") for names in drafted)
@@ -222,14 +229,15 @@ ONE_REQUEST = 8 + 7 + 1
 
 def test_memory_of_one_request_and_vllms_block_is_needed():
     specs = model([mla()], [window()])
-    (enough,) = configs(specs, blocks=ONE_REQUEST)
+    (enough,) = configs(specs, blocks=ONE_REQUEST, layout=A_BLOCK_A_PAGE)
     assert enough.num_blocks == ONE_REQUEST
     with pytest.raises(AdmissionError) as error:
-        configs(specs, blocks=ONE_REQUEST - 1)
+        configs(specs, blocks=ONE_REQUEST - 1, layout=A_BLOCK_A_PAGE)
     assert f"needs {ONE_REQUEST} KV cache blocks" in str(error.value)
     assert "lower max_model_len to 896 or less" in str(error.value)
     assert "raise num_gpu_blocks_override to 16" in str(error.value)
-    (shorter,) = configs(specs, blocks=ONE_REQUEST - 1, max_model_len=896)
+    less = {"blocks": ONE_REQUEST - 1, "max_model_len": 896}
+    (shorter,) = configs(specs, layout=A_BLOCK_A_PAGE, **less)
     assert shorter.num_blocks == ONE_REQUEST - 1
 
 
@@ -239,7 +247,7 @@ def test_alignment_for_kv_transfer_is_counted(draft):
     """2 MiB for each buffer: the latent, the rope, and for a draft keys and values."""
     specs = model([mla()], draft)
     transfer = connector("AscendStoreConnector")
-    (without,) = configs(specs)
+    (without,) = configs(specs, layout=A_BLOCK_A_PAGE)
     block = sum(tensor.size for tensor in without.kv_cache_tensors) // without.num_blocks
     one_request = ONE_REQUEST if draft else 8 + 1
     needed = one_request * block + 2 * MIB * (2 + 2 * len(draft))
@@ -260,25 +268,28 @@ def test_one_group_needs_vllms_block_too():
 
 def test_concurrency_is_that_of_all_groups():
     specs = model([mla()], [window()])
-    (result,) = configs(specs, blocks=150)
+    (result,) = configs(specs, blocks=150, layout=A_BLOCK_A_PAGE)
     found = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config(), result)
     assert found == pytest.approx(150 / (ONE_REQUEST - 1))
 
 
 def test_pages_that_groups_share_are_counted():
     """A request alone needs whole pages of each group; many fill each other's."""
-    specs, shared = model([full(8)], [window(1)]), {"shared_pages": True}
+    specs = model([full(8)], [window(1)])
     # A page holds a block of the target, or eight of the draft.
     alone, of_many = 8 + 1, 8 + 7 / 8
-    (result,) = configs(specs, blocks=alone + 1, layout=shared)
+    (result,) = configs(specs, blocks=alone + 1)
     found = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config(), result)
     assert found == pytest.approx((alone + 1) / of_many)
     with pytest.raises(AdmissionError, match=f"needs {alone + 1} KV cache blocks"):
-        configs(specs, blocks=alone, layout=shared)
+        configs(specs, blocks=alone)
 
 
 def test_a_worker_without_layers_of_a_group_is_planned_for_its_own():
-    """Pipeline stages: the draft and its window are on the last."""
+    """Pipeline stages: the draft and its window are on the last.
+
+    The scheduler, which is told the first one's groups, knows how blocks of all lie in pages.
+    """
     specs = model([mla(), mla()], [window()])
     stages = [{"model.layers.0": specs["model.layers.0"]}, dict(specs)]
     del stages[1]["model.layers.0"]
@@ -286,3 +297,12 @@ def test_a_worker_without_layers_of_a_group_is_planned_for_its_own():
     assert [name for names in layers(first) for name in names] == ["model.layers.0"]
     assert [layers_of(tensor) for tensor in first.kv_cache_tensors] == [["model.layers.0"]]
     assert first.num_blocks == last.num_blocks
+    shapes = page_shapes.page_shapes_of(last)
+    assert shapes[1].blocks > 1
+    assert page_shapes.page_shapes_of(first) == shapes
+    scheduled = kv_cache_utils.generate_scheduler_kv_cache_config([first, last])
+    assert page_shapes.page_shapes_of(scheduled) == shapes
+    # Blocks are named by their group in the engine, also on a stage that has no layer of one.
+    planes = [("of", "a", "group")]
+    own = page_shapes.planes_of_groups(first, [{"model.layers.0": None}, {}], planes)
+    assert list(own) == [planes[0], ()]

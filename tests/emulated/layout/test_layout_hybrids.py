@@ -11,12 +11,11 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVQuantMode, MambaSpec
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
-from benchmarks.kv_layout import plan
+from benchmarks.kv_layout import planned
 from benchmarks.models import KERNEL_BLOCK_SIZE, load_pair
-from benchmarks.rows import REQUEST, ROWS, whole_mib
+from benchmarks.rows import REQUEST, ROWS
 from benchmarks.stock_groups import spec_of
 from mkv_ascend.layout.building import LayerFacts
-from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.retention import Retention, RetentionKind
 from tests.support import hosts
 from tests.support.caches.kv_configs import (
@@ -27,14 +26,14 @@ from tests.support.caches.kv_configs import (
     stock_configs,
 )
 
-engine_planning = hosts.module("kv_cache.engine_planning")
 kv_groups = hosts.module("kv_cache.kv_groups")
 layer_facts = hosts.module("kv_cache.layer_facts")
+page_shapes_of = hosts.module("kv_cache.page_shapes").page_shapes_of
 planned_groups = hosts.module("kv_cache.planned_groups")
 
 pytestmark = [pytest.mark.usefixtures("installed"), pytest.mark.host("0.23"), pytest.mark.core]
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 CONV = 3 * 8192 * 2
 SSM = 1 << 20
 STATES = {"shapes": ((3, 8192), (32, 128, 128)), "dtypes": (torch.bfloat16, torch.bfloat16)}
@@ -87,7 +86,8 @@ def test_target_alone_is_configured_as_by_vllm(monkeypatch):
 @pytest.mark.parametrize("heads", [1, 2, 8])
 def test_a_draft_of_any_page_folds_into_the_attention_of_the_target(heads):
     specs = model(hybrid(), [full(heads, 128)])
-    (result,) = configs(specs, memory=GIB, method="eagle3", max_model_len=32768)
+    together = {"layout": {"shared_pages": False}, "max_model_len": 32768}
+    (result,) = configs(specs, memory=GIB, method="eagle3", **together)
     groups = result.kv_cache_groups
     (attention,) = [group for group in groups if "model.layers.3" in group.layer_names]
     assert attention.layer_names == ["model.layers.3", "model.layers.7", "head.layers.0"]
@@ -135,7 +135,7 @@ def test_states_smaller_than_a_page_are_grouped_though_vllm_cannot(page, monkeyp
     rows = attention.page_size_bytes // (2 * 1024 * page)
     states = MambaSpec(block_size=1024, shapes=((rows, 1024),), dtypes=(torch.bfloat16,))
     specs = model([states, attention])
-    assert planned_groups.are_searched(config(), specs) == (page > 1)
+    assert planned_groups.are_ours(config(), specs) == (page > 1)
     if page > 1 and hosts.NAME == "vllm_ascend_0_23":
         with pytest.raises(AssertionError):
             stock_configs(monkeypatch, model([states, attention]), GIB)
@@ -175,8 +175,10 @@ def test_concurrency_is_that_of_states_and_tokens():
     (result,) = configs(model(hybrid(), [full(8, 128)]), memory=GIB)
     groups = result.kv_cache_groups
     found = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config(), result)
-    # One block of 1024 tokens, and one of each group of states.
-    assert found == result.num_blocks / len(groups)
+    # One block of 1024 tokens, and one of each group of states; requests share pages.
+    pages = sum(1 / shape.blocks for shape in page_shapes_of(result))
+    assert found == pytest.approx(result.num_blocks / pages)
+    assert pages < len(groups)
     assert layers(result)
 
 
@@ -199,12 +201,9 @@ def test_groups_in_the_engine_core_cost_what_the_benchmark_says(row):
     given = config(max_model_len=REQUEST.tokens)
     groups = kv_cache_utils.get_kv_cache_groups(given, row_specs(row))
     assert planned_groups.are_planned(groups)
-    given.scheduler_config.max_num_batched_tokens = REQUEST.tokens_per_step
-    given.max_in_flight_tokens = REQUEST.tokens_per_step
-    blocks = engine_planning.pages_of_one_request(given, groups)
-    held = blocks * kv_cache_utils._pool_bytes_per_block(groups)
-    cost, _ = plan(row, Objective.BALANCED)
-    assert (len(groups), whole_mib(held)) == (cost.groups, whole_mib(cost.held_bytes))
+    found = planned(load_pair(row.target, row.draft).needs(), REQUEST)
+    page = kv_cache_utils._pool_bytes_per_block(groups)
+    assert (len(groups), round(page / MIB, 1)) == (found["groups"], found["page_mib"])
 
 
 def test_forms_that_no_backend_serves_are_refused_by_name():

@@ -34,9 +34,9 @@ from vllm_ascend.worker import model_runner_v1
 
 from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.fitting import fitted_groups, requirements_of
-from mkv_ascend.layout.grouping import group_layers
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import materialize
+from mkv_ascend.layout.page_planning import plan_pages
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
@@ -44,8 +44,7 @@ from tests.support import hosts
 from tests.support.caches import kv_configs
 from tests.support.caches.kv_configs import configs, model
 from tests.support.caches.layer_cases import BF16, GQA, HYBRID_PAGE, attn, dense, latent, planned
-from tests.support.caches.layout_probe import aliases
-from tests.support.caches.planned_runner import PlannedRunner
+from tests.support.caches.planned_runner import PlannedRunner, aliases
 from tests.support.caches.stock_caches import NUM_BLOCKS, StandInRunner, stock_caches
 
 pytestmark = pytest.mark.host("0.23")
@@ -79,11 +78,13 @@ def refused_by_stock(specs: dict[str, Any]) -> str:
 
 
 def planned_shapes(specs: dict[str, Any], retentions: dict[str, Retention]) -> Any:
-    """Shapes of all caches of a plan, grouped by our own search."""
+    """Shapes of all caches of a plan, with a block to a page."""
     facts = {name: LayerFacts(name, Role.TARGET, latent_dim=512, rope_dim=64) for name in specs}
     layouts = {name: layout_of(spec, facts[name]) for name, spec in specs.items()}
     needs = [requirements_of(layout, retentions[name]) for name, layout in layouts.items()]
-    plan = make_plan(fitted_groups(layouts, group_layers(needs, Request(1024))))
+    plan = make_plan(
+        fitted_groups(layouts, plan_pages(needs, Request(1024), one_block=True).groups)
+    )
     made = materialize(plan.bind(NUM_BLOCKS), NPU)
     return {name: [tuple(part.shape) for part in cache] for name, cache in made.caches.items()}
 

@@ -46,6 +46,8 @@ from tests.support.caches.layer_cases import (
 from tests.support.caches.planned_runner import PlannedRunner, aliases
 from tests.support.caches.stock_caches import NUM_BLOCKS
 
+page_shapes_of = hosts.module("kv_cache.page_shapes").page_shapes_of
+
 pytestmark = [pytest.mark.usefixtures("installed"), pytest.mark.core]
 
 
@@ -188,11 +190,16 @@ def test_blocks_from_specs_to_tensors_are_nobody_elses(pair: str) -> None:
     runner = PlannedRunner(config, backends, [name for name in specs if name.startswith("head.")])
     caches = runner.caches()
     assert [*sorted(caches)] == sorted(specs)
-    assert aliases(caches, config.num_blocks) == []
+    assert aliases(caches, config.num_blocks, config.page_shapes) == []
     counted = sum(tensor.size for tensor in config.kv_cache_tensors)
     assert runner.cache_plan is not None
     assert counted <= runner.cache_plan.total_bytes <= counted + 512 * 2 * len(specs)
-    held = sum(spec_bytes(spec) for spec in specs.values())
+    shapes = page_shapes_of(config)
+    held = sum(
+        shape.blocks * spec_bytes(specs[name])
+        for group, shape in zip(config.kv_cache_groups, shapes, strict=True)
+        for name in group.layer_names
+    )
     assert sum(part.nbytes for part in _tensors(caches)) == held * config.num_blocks
 
 

@@ -46,7 +46,10 @@ def test_target_whose_layers_share_caches_with_a_draft_in_its_group(gemma3n, run
     have not.
     """
     prompts = text_prompts(gemma3n, 4)
-    case = scenario(DRAFT, DRAFT, prompts=prompts, max_tokens=12, environment=runner)
+    together = {"layout": {"shared_pages": False}}
+    case = scenario(
+        DRAFT, DRAFT, prompts=prompts, max_tokens=12, environment=runner, mkv_ascend=together
+    )
     result = engine.run(replace(case, model=str(gemma3n)))
     near_tie, _ = TIES[engine.compared_dtype()]
     assert not shared_model.wrong_tokens(gemma3n, case.prompts, result.tokens, near_tie)

@@ -60,7 +60,7 @@ def mistakes():
         "FLASHINFER": ([target, "--attention-backend", "FLASHINFER"], "backend-name", "FLASH_ATTN"),
         "ranks": ([target, "-tp", "4", "-pp", "4"], "devices", "takes 16 devices"),
         "tokens": ([target, *spec(draft, 16)], "tokens-per-step", "1 to 15"),
-        "blocks": ([target, *mkv(layout={"max_block_size": 100})], "options", "a multiple of 128"),
+        "blocks": ([target, *mkv(layout={"shared_pages": 1})], "options", "true or false"),
         # vllm-ascend 0.30.0rc2 shares the tokens of models with experts alone, and serves this.
         **(shares if hosts.NAME == "vllm_ascend_0_23" else {}),
     }

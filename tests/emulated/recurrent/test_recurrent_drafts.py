@@ -90,7 +90,7 @@ def test_states_in_several_kv_groups(tmp_path: Path) -> None:
         max_tokens=8,
         record_drafts=True,
         engine={"long_prefill_token_threshold": 4},
-        mkv_ascend={"layout": {"objective": "least_memory"}},
+        mkv_ascend={"layout": {"shared_pages": False}},
     )
     result = engine.run(several)
     assert_right(several, result)

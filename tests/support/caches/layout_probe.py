@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts an engine and prints, as JSON, what its KV caches are: groups, tensors, and aliases.
 
-The alias probe fills one block of one layer with ones and looks for it in all other blocks of all
-layers. vllm-ascend's own two methods then make the caches again for the same groups, to compare.
+vllm-ascend's own two methods then make the caches again for the same groups, to compare.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,29 +16,6 @@ import torch
 
 def describe(tensor: torch.Tensor) -> list[Any]:
     return [list(tensor.shape), str(tensor.dtype), list(tensor.stride()), tensor.nbytes]
-
-
-def blocks_of(cache: Sequence[torch.Tensor], num_blocks: int) -> list[torch.Tensor]:
-    """For each tensor of a layer's cache its bytes by block: (num_blocks, bytes)."""
-    return [tensor.view(num_blocks, -1) for tensor in cache]
-
-
-def aliases(caches: Mapping[str, Sequence[torch.Tensor]], num_blocks: int) -> list[list[Any]]:
-    """(layer, block, other layer, other block) where filling the first changes the second."""
-    found = []
-    for tensor in (part for cache in caches.values() for part in cache):
-        tensor.zero_()
-    block = num_blocks // 2
-    for name, cache in caches.items():
-        for part in blocks_of(cache, num_blocks):
-            part[block] = 1
-        for other, other_cache in caches.items():
-            for part in blocks_of(other_cache, num_blocks):
-                touched = part.cpu().ne(0).any(dim=1).nonzero().flatten().tolist()
-                found += [[name, block, other, hit] for hit in touched if hit != block]
-        for part in blocks_of(cache, num_blocks):
-            part[block] = 0
-    return found
 
 
 def stock(runner: Any) -> Any:
@@ -59,6 +34,8 @@ def main() -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM
 
+    from tests.support.caches.planned_runner import aliases
+
     llm = LLM(**json.loads(sys.argv[1]))
     core = llm.llm_engine.engine_core.engine_core
     runner = core.model_executor.driver_worker.worker.model_runner
@@ -66,6 +43,8 @@ def main() -> None:
     layers = runner.compilation_config.static_forward_context
     names = [name for group in config.kv_cache_groups for name in group.layer_names]
     caches = {name: layers[name].kv_cache for name in names}
+    for part in (part for cache in caches.values() for part in cache):
+        part.zero_()
     own = {name: [describe(part) for part in cache] for name, cache in caches.items()}
     theirs = stock(runner)
     if not isinstance(theirs, str):
@@ -78,7 +57,7 @@ def main() -> None:
         "plan_bytes": runner.cache_plan.total_bytes if runner.cache_plan else None,
         "caches": own,
         "stock_caches": theirs,
-        "aliases": aliases(caches, config.num_blocks),
+        "aliases": aliases(caches, config.num_blocks, getattr(config, "page_shapes", {})),
     }
     print(json.dumps(result))
 

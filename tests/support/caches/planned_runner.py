@@ -7,7 +7,7 @@ layers that hold nothing but what planning asks of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,7 @@ from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from tests.support import hosts
 
 if hosts.NAME == "vllm_ascend_0_30":
@@ -139,23 +140,34 @@ def _kernel_block(group: Any, specs: dict[str, Any], backends: dict[str, Any]) -
     return select_common_block_size(block_size, [backends[name] for name in group.layer_names])
 
 
-def aliases(caches: dict[str, Any], num_blocks: int) -> list[tuple[str, int, str, int]]:
-    """(layer, block, other layer, other block) where filling the first changes the second."""
+def aliases(
+    caches: dict[str, Any], pages: int, shapes: Mapping[str, PageShape] | None = None
+) -> list[tuple[str, int, str, int]]:
+    """(layer, block, other layer, other block) where filling a block changes one of another page.
+
+    ``shapes``: by layer, blocks in a page; one where nothing is said.
+    """
+    shapes = shapes or {}
     tensors = {
         name: [cache] if isinstance(cache, torch.Tensor) else list(cache)
         for name, cache in caches.items()
     }
-    block, found = num_blocks // 2, []
+    page, found = pages // 2, []
     for name, parts in tensors.items():
+        shape = shapes.get(name, ONE_BLOCK)
+        block = shape.ids(page, pages)[-1]
         for part in parts:
-            _rows(part, block, num_blocks).fill_(1)
+            _rows(part, block, pages * shape.blocks).fill_(1)
         for other, others in tensors.items():
+            other_shape = shapes.get(other, ONE_BLOCK)
+            own = set(other_shape.ids(page, pages))
             for part in others:
-                touched = part.cpu().view(torch.int8).reshape(num_blocks, -1).any(dim=1)
+                blocks = pages * other_shape.blocks
+                touched = part.cpu().view(torch.int8).reshape(blocks, -1).any(dim=1)
                 hits = touched.nonzero().flatten().tolist()
-                found += [(name, block, other, hit) for hit in hits if hit != block]
+                found += [(name, block, other, hit) for hit in hits if hit not in own]
         for part in parts:
-            _rows(part, block, num_blocks).zero_()
+            _rows(part, block, pages * shape.blocks).zero_()
     return found
 
 

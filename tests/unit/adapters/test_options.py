@@ -34,8 +34,8 @@ def test_a_mapping_is_parsed_once_and_again_when_it_changed(monkeypatch):
 
 
 def test_equal_mappings_of_two_engines_are_told_apart():
-    one, other = engine(mkv_ascend={"layout": {"max_block_size": 128}}), engine()
-    assert options.options_of(one).layout.max_block_size == 128
+    one, other = engine(mkv_ascend={"layout": {"shared_pages": False}}), engine()
+    assert options.options_of(one).layout.shared_pages is False
     assert options.options_of(other) == MkvConfig()
 
 

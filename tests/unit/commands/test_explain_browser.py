@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from mkv_ascend.layout.component import Component, LayerLayout, Storage, TokenExtent
-from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan
 from mkv_ascend.layout.report import PlanReport
 from mkv_ascend.layout.report_html import html
@@ -51,7 +49,7 @@ def of_draft(layer: int) -> CachedLayer:
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
     layers = (*map(latent, range(61)), *map(of_draft, range(24)))
-    inputs = PlanInputs(layers, Request(163840, 4), 2048, GroupingOptions(Objective.BALANCED))
+    inputs = PlanInputs(layers, Request(163840, 4), 2048)
     subjects = (("target", "DeepSeek-V3"), ("draft", "gpt-oss-20b"))
     file = tmp_path / "plan.html"
     file.write_text(html(PlanReport(subjects=subjects, planned=plan(inputs))), encoding="utf-8")

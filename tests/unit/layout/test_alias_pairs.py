@@ -21,10 +21,8 @@ from mkv_ascend.layout import planning
 from mkv_ascend.layout.bound import TensorView
 from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.component import LayerLayout, Storage
-from mkv_ascend.layout.grouping import GroupingOptions
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import Materialized, materialize
-from mkv_ascend.layout.objective import Objective
 from mkv_ascend.layout.placement import Pool
 from mkv_ascend.layout.plan import CachePlan
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs
@@ -143,11 +141,11 @@ def layers_of(target: str, draft: str) -> dict[str, tuple[LayerLayout, Retention
     }
 
 
-def plan_of(target: str, draft: str, objective: Objective) -> CachePlan:
-    """As an engine, with blocks of other sizes than the layers' own."""
+def plan_of(target: str, draft: str, shared_pages: bool = True) -> CachePlan:
+    """As an engine's."""
     layers = tuple(CachedLayer(*layer) for layer in layers_of(target, draft).values())
-    options = GroupingOptions(objective, max_block_size=4 * BLOCK)
-    return planning.plan(PlanInputs(layers, REQUEST, REQUEST.tokens_per_step, options)).plan
+    inputs = PlanInputs(layers, REQUEST, REQUEST.tokens_per_step, shared_pages=shared_pages)
+    return planning.plan(inputs).plan
 
 
 Part = tuple[str, TensorView, torch.Tensor]
@@ -176,6 +174,11 @@ def overlaid(part: Part, other: Part, plan: CachePlan) -> bool:
     )
 
 
+def page_of(plan: CachePlan, layer: str, block: int) -> int:
+    """The page that has a block of the layer's group."""
+    return block // plan.shapes[plan.group_of[layer]].per_stretch % NUM_BLOCKS
+
+
 def aliases(plan: CachePlan, made: Materialized) -> list[str]:
     """What changes when a block of a tensor is filled, and must not."""
     parts = list(parts_of(plan, made))
@@ -188,9 +191,10 @@ def aliases(plan: CachePlan, made: Materialized) -> list[str]:
             together = plan.group_of[part[0]] == plan.group_of[other[0]]
             if other is part or overlaid(part, other, plan):
                 continue
-            for touched in range(NUM_BLOCKS):
-                # A block is of one group at a time: other groups may keep theirs in its bytes.
-                if touched == block and not together:
+            for touched in range(len(other[2]) // other[1].rows_per_block):
+                # A page is of one group at a time: other groups may keep theirs in its bytes.
+                same_page = page_of(plan, other[0], touched) == page_of(plan, part[0], block)
+                if same_page and not together:
                     continue
                 if rows(other, touched).any():
                     found.append(
@@ -216,7 +220,7 @@ def made_of(plan: CachePlan) -> Materialized:
 @pytest.mark.parametrize("target", LAYOUTS)
 def test_no_block_is_part_of_another_block(target: str) -> None:
     for draft in LAYOUTS:
-        for plan in {plan_of(target, draft, objective) for objective in Objective}:
+        for plan in {plan_of(target, draft, shared_pages) for shared_pages in (True, False)}:
             assert aliases(plan, made_of(plan)) == [], f"{target} with a draft of {draft}"
 
 
@@ -224,7 +228,7 @@ def test_pairs_of_every_kind_of_storage_share_bytes() -> None:
     """Else the probe above would look at nothing."""
     kinds = ("L1 full", "L2 latent", "L4 sparse", "L10 Mamba 2", "L11 dense in a hybrid")
     partners = {
-        kind: [draft for draft in LAYOUTS if shared(plan_of(kind, draft, Objective.FEWEST_GROUPS))]
+        kind: [draft for draft in LAYOUTS if shared(plan_of(kind, draft, False))]
         for kind in LAYOUTS
     }
     for kind in kinds:
@@ -235,7 +239,7 @@ def test_pairs_of_every_kind_of_storage_share_bytes() -> None:
 def test_the_probe_finds_what_the_proof_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug 7: blocks of two sizes over the same bytes, of two groups."""
     monkeypatch.setattr("mkv_ascend.layout.plan.prove_pool", lambda *_: None)
-    sound = plan_of("L9 packed alone", "L1 window", Objective.FEWEST_GROUPS)
+    sound = plan_of("L9 packed alone", "L1 window", False)
     first = {plan_role(sound, pool): pool for pool in sound.pools}
     both = first[Role.TARGET], first[Role.DRAFT]
     buffers = tuple(map(max, zip_longest(*(pool.buffers for pool in both), fillvalue=0)))

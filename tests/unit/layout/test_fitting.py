@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A grouping becomes a plan that costs what the grouping said."""
+"""Planned groups become pools that cost what the planner said."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mkv_ascend.layout.component import (
     TokenExtent,
 )
 from mkv_ascend.layout.fitting import fitted, fitted_groups, requirements_of
-from mkv_ascend.layout.grouping import GroupingOptions, group_layers
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.objective import Objective
+from mkv_ascend.layout.page_planning import plan_pages
+from mkv_ascend.layout.page_shape import ONE_BLOCK
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.retention import Retention, RetentionKind
 
@@ -46,12 +46,10 @@ def layout_of(layer: ModelLayer, storage: Storage) -> LayerLayout:
     )
 
 
+@pytest.mark.parametrize("one_block", [False, True])
 @pytest.mark.parametrize("storage", [Storage.SPLIT, Storage.PAGED, Storage.PACKED], ids=str)
-@pytest.mark.parametrize("objective", list(Objective), ids=str)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_plan_costs_what_its_grouping_says(
-    row: Row, objective: Objective, storage: Storage
-) -> None:
+def test_a_plan_costs_what_its_planner_says(row: Row, storage: Storage, one_block: bool) -> None:
     pair = load_pair(row.target, row.draft)
     layouts = {layer.name: layout_of(layer, storage) for layer in pair.layers}
     expected = [
@@ -68,10 +66,12 @@ def test_a_plan_costs_what_its_grouping_says(
         for need in expected
     ]
     assert needs == expected
-    grouping = group_layers(needs, REQUEST, GroupingOptions(objective))
-    plan = make_plan(fitted_groups(layouts, grouping))
-    assert plan.bytes_per_block == grouping.block_bytes
-    assert [group.layers for group in plan.groups] == [group.layers for group in grouping.groups]
+    found = plan_pages(needs, REQUEST, one_block=one_block)
+    shapes = [group.shape for group in found.groups]
+    assert not one_block or set(shapes) == {ONE_BLOCK}
+    plan = make_plan(fitted_groups(layouts, found.groups), shapes=shapes)
+    assert plan.bytes_per_block == found.page_bytes
+    assert [group.layers for group in plan.groups] == [group.layers for group in found.groups]
 
 
 def attention() -> LayerLayout:
@@ -117,6 +117,6 @@ def test_rows_that_stand_for_several_tokens_are_counted_once() -> None:
     )
     need = requirements_of(layout, Retention(RetentionKind.ALL, tokens_per_row=4))
     assert (need.block_size, need.page_bytes(128)) == (128, 131072)
-    grouping = group_layers([need], REQUEST)
-    assert grouping.groups[0].blocks == REQUEST.tokens // 512
-    assert fitted_groups({"a": layout}, grouping) == ((layout,),)
+    (group,) = plan_pages([need], REQUEST).groups
+    assert group.blocks == REQUEST.tokens // 512
+    assert fitted_groups({"a": layout}, [group]) == ((layout,),)

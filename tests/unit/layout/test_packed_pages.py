@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of packed pages: where the kernel blocks of each group lie, and what a search counts."""
+"""Rows of packed pages: where the kernel blocks of each group lie."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ from mkv_ascend.layout.component import (
     Storage,
     TokenExtent,
 )
-from mkv_ascend.layout.grouping import GroupingOptions, group_layers
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.placement import ROW_ALIGNMENT, Pool
 from mkv_ascend.layout.pooling import make_pools
-from mkv_ascend.layout.requirements import LayerRequirements
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 
 KERNEL = 4
 """Tokens of a kernel block."""
@@ -114,21 +111,3 @@ def test_a_state_that_kernel_blocks_do_not_divide_is_refused_by_its_name() -> No
     parts = (keys, Component("state", "bfloat16", StateExtent((3,))))
     with pytest.raises(LayoutError, match="state: bytes: 6 is not a multiple of 4"):
         make_pools([[packed("a", Kind.FULL_ATTENTION, parts, KERNEL)]])
-
-
-def test_the_search_counts_every_component_of_a_page() -> None:
-    layout = attention("a", 2)
-    need = LayerRequirements(
-        name="a",
-        role=Role.TARGET,
-        kind=Kind.FULL_ATTENTION,
-        retention=Retention(RetentionKind.ALL),
-        row_bytes=(32, 32),
-        state_bytes=(),
-        block_sizes=(8,),
-        kernel_block=KERNEL,
-        is_packed=True,
-    )
-    found = group_layers([need], Request(64, 4), GroupingOptions())
-    (pool,) = make_pools([[layout]])
-    assert found.block_bytes == pool.bytes_per_block == 2 * 8 * 32

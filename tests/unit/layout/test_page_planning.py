@@ -183,6 +183,20 @@ def test_hits_are_as_fine_as_the_target_alone_has_them() -> None:
     assert [group.block_size for group in plan.groups] == [4, 8]
 
 
+def test_hits_end_where_a_block_of_compressed_keys_does() -> None:
+    """A row stands for four tokens; a draft's blocks may be as large as those of a hit."""
+    fewer = Retention(RetentionKind.ALL, tokens_per_row=4)
+    target = layer("t.0", fewer, kernel_block=None)
+    draft = layer("d.0", role=Role.DRAFT, block_sizes=(32, 16, 4))
+    plan = plan_pages([target, draft], REQUEST)
+    assert [group.block_size for group in plan.groups] == [4, 32]
+    assert plan.prefix_hit_tokens == 32
+    # Rows of a draft that stand for as many tokens join those of the target.
+    draft = layer("d.0", fewer, role=Role.DRAFT, block_sizes=(8, 4), kernel_block=None)
+    (group,) = plan_pages([target, draft], REQUEST).groups
+    assert (group.layers, group.block_size) == (("t.0", "d.0"), 4)
+
+
 def test_a_draft_makes_no_layer_of_its_own_coarser() -> None:
     needs = [
         layer("t.0"),
@@ -285,6 +299,17 @@ def test_no_page_is_larger_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None
     assert published(name)[0].page_bytes > 100 * 2**20
     monkeypatch.setattr(page_planning, "LARGEST_PAGE", 70 * 2**20)
     assert published(name)[0].page_bytes <= 70 * 2**20
+
+
+def test_a_page_is_a_small_part_of_the_memory() -> None:
+    """Unless a block of every group fills it."""
+    (pair,) = [pair for pair in PAIRS if pair.name == "Gemma-3-27b + Gemma-3-1b (32K)"]
+    needs = pair_needs(pair.target, pair.draft, pair.request, pair.ranks)
+    plans = {gib: plan_pages(needs, pair.request, gib * 2**30) for gib in (64, 7, 4, 1)}
+    assert plans[64].page_bytes > 64 * 2**20 >= plans[7].page_bytes
+    assert plans[7] == plans[4], "memory is rounded to a power of two"
+    one_block = plan_pages(needs, pair.request, 2**30, one_block=True)
+    assert plans[1].held_bytes < one_block.held_bytes
 
 
 def test_the_number_of_groups_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one plan: groups that are searched for or given, blocks of a memory, and admission."""
+"""The one plan: groups that are planned or given, blocks of a memory, and admission."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mkv_ascend.layout.component import (
     Storage,
     TokenExtent,
 )
-from mkv_ascend.layout.grouping import GroupingError, GroupingOptions
+from mkv_ascend.layout.cost import Cost
+from mkv_ascend.layout.grouping import GroupingError
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.objective import Cost, Objective
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.planning import (
     CachedLayer,
@@ -38,8 +38,7 @@ FULL, WINDOW = Retention(RetentionKind.ALL), Retention(RetentionKind.WINDOW, 256
 
 
 def inputs(*layers: CachedLayer) -> PlanInputs:
-    options = GroupingOptions(max_padding_fraction=0.9, max_block_size=128)
-    return PlanInputs(layers, REQUEST, 512, options)
+    return PlanInputs(layers, REQUEST, 512)
 
 
 def dense(name: str, retention: Retention = FULL, role: Role = Role.TARGET) -> CachedLayer:
@@ -54,9 +53,10 @@ def test_layers_that_hold_the_same_share_a_group() -> None:
     assert groups == {("t", "d"), ("w",)}
     assert {group.layers for group in planned.plan.groups} == groups
     assert planned.backends["w"] == "backend_of_w"
-    # Two layers of the first group; that of the other uses the bytes of one of them.
+    # Two layers of the first group; that of the other has two blocks in these.
     assert planned.plan.bytes_per_block == 2 * 32 * 1024
-    assert planned.grouping.block_bytes == planned.plan.bytes_per_block
+    assert [group.shape.blocks for group in planned.grouping.groups] == [1, 2]
+    assert planned.grouping.cost.page_bytes == planned.plan.bytes_per_block
 
 
 def test_given_groups_are_kept_and_cost_what_they_hold() -> None:
@@ -66,20 +66,14 @@ def test_given_groups_are_kept_and_cost_what_they_hold() -> None:
     # In decoding: 255 + 4 tokens of the window and one block more, and all tokens twice.
     assert [group.blocks for group in planned.grouping.groups] == [4, 8, 8]
     assert planned.grouping.cost.held_bytes == 20 * 32 * 1024
-    assert planned.grouping.alternatives == (planned.grouping.cost,)
 
 
-def test_given_groups_are_a_grouping_without_alternatives() -> None:
+def test_given_groups_cost_pages_of_what_their_layers_need() -> None:
     layers = (dense("t"), dense("w", WINDOW), dense("d", role=Role.DRAFT))
     grouping = plan(replace(inputs(*layers), groups=(("t", "d"), ("w",)))).grouping
     page = 32 * 1024
     # Eight blocks and four of two pages each; the window's have one page too many.
-    assert grouping.cost == Cost(2, 12 * 2 * page, (8 + 8 + 4) * page, 2 * page, 12)
-    assert grouping.other_cost == grouping.cost
-    assert grouping.block_bytes == 2 * page
-    assert grouping.exhaustive is True
-    assert grouping.bound_bytes == grouping.cost.held_bytes
-    assert grouping.objective is inputs().options.objective
+    assert grouping.cost == Cost(2, 12, 2 * page, (8 + 8 + 4) * page)
     assert [group.has_draft for group in grouping.groups] == [True, False]
 
 
@@ -107,15 +101,24 @@ def split_by(kernel_blocks: int, name: str, numbers: int) -> CachedLayer:
 def test_what_a_row_is_rounded_up_to_is_counted() -> None:
     """Blocks of 256 and of 192 bytes, in a row of which 2 and 3 kernel blocks are equal parts."""
     layers = split_by(2, "a", 8), split_by(3, "b", 4)
-    planned = plan(replace(inputs(*layers), keep_block_sizes=True))
+    planned = plan(replace(inputs(*layers), kv_transfer=True))
     assert [layer.layout.page_bytes for layer in layers] == [256, 192]
     row = planned.plan.bytes_per_block
     assert row == 384
     # 1,024 tokens in blocks of 8 and of 12.
     assert [group.blocks for group in planned.grouping.groups] == [128, 86]
-    assert planned.grouping.block_bytes == row
-    cost = planned.grouping.cost
-    assert (cost.blocks, cost.block_bytes, cost.held_bytes) == (214, row, 214 * row)
+    assert planned.grouping.cost == Cost(2, 214, row, 128 * 256 + 86 * 192)
+
+
+def test_a_row_holds_blocks_of_packed_pages_as_the_planner_counts_them() -> None:
+    """Nine blocks of 32 bytes in the row of one of 288."""
+    layers = split_by(1, "a", 18), replace(split_by(1, "b", 2), retention=WINDOW)
+    planned = plan(inputs(*layers))
+    assert [layer.layout.page_bytes for layer in layers] == [288, 32]
+    shapes = {group.layers: group.shape for group in planned.grouping.groups}
+    # Keys and values are aligned to 32 bytes each: 320 bytes, and 64.
+    assert shapes == {("a",): ONE_BLOCK, ("b",): PageShape(5)}
+    assert planned.plan.bytes_per_block == 320
 
 
 PARTS = keys_and_values("a", 1, 64, block=256, kernel_block=64).components
@@ -139,10 +142,19 @@ def test_only_layers_whose_kernels_split_blocks_get_others(
     layout = keys_and_values("a", 1, 64, block=256, kernel_block=64)
     layout = replace(layout, **fields)
     window = CachedLayer(layout, Retention(RetentionKind.WINDOW, 128))
-    options = GroupingOptions(Objective.LEAST_MEMORY)
-    planned = plan(PlanInputs((window,), REQUEST, 512, options))
+    planned = plan(inputs(window))
     (group,) = planned.grouping.groups
     assert group.block_size == block_size
+
+
+def test_layers_keep_their_blocks_beside_kv_transfer() -> None:
+    """Connectors count blocks of one size; kernels would take smaller ones."""
+    layout = keys_and_values("a", 1, 64, block=256, kernel_block=64)
+    window = CachedLayer(layout, Retention(RetentionKind.WINDOW, 128))
+    given = inputs(window, CachedLayer(replace(layout, layer="b"), FULL))
+    for transfer, sizes in ((False, {256, 64}), (True, {256})):
+        found = plan(replace(given, kv_transfer=transfer)).grouping.groups
+        assert {group.block_size for group in found} == sizes
 
 
 def test_pages_that_groups_share_keep_to_the_hash() -> None:
@@ -154,17 +166,22 @@ def test_pages_that_groups_share_keep_to_the_hash() -> None:
     given = inputs(CachedLayer(layouts[0], FULL), CachedLayer(layouts[1], WINDOW))
     block_sizes = []
     for hashed in (None, 128):
-        options = GroupingOptions(shared_pages=True, hash_block_size=hashed, max_block_size=256)
-        planned = plan(replace(given, options=options))
+        planned = plan(replace(given, hash_block_size=hashed))
         grouping = planned.grouping
         assert max(group.shape.blocks for group in grouping.groups) > 1
-        assert grouping.block_bytes == planned.plan.bytes_per_block
+        assert grouping.cost.page_bytes == planned.plan.bytes_per_block
         block_sizes.append([group.block_size for group in grouping.groups])
     assert block_sizes == [[256, 64], [256, 128]]
     with pytest.raises(GroupingError, match="hash_block_size 96"):
-        plan(replace(given, options=replace(options, hash_block_size=96)))
-    alone = plan(replace(given, options=options, kv_transfer=True)).grouping
-    assert {group.shape for group in alone.groups} == {ONE_BLOCK}
+        plan(replace(given, hash_block_size=96))
+
+
+@pytest.mark.parametrize("why", [{"kv_transfer": True}, {"shared_pages": False}], ids=str)
+def test_a_page_is_a_block_for_connectors_and_where_that_is_asked_for(why: dict[str, bool]) -> None:
+    given = inputs(dense("t"), dense("w", WINDOW), dense("d", role=Role.DRAFT))
+    grouping = plan(replace(given, **why)).grouping
+    assert {group.shape for group in grouping.groups} == {ONE_BLOCK}
+    assert {group.block_size for group in grouping.groups} == {128}
 
 
 def test_layers_of_which_each_rank_keeps_all_keys_keep_their_blocks() -> None:
@@ -173,8 +190,7 @@ def test_layers_of_which_each_rank_keeps_all_keys_keep_their_blocks() -> None:
     whole = replace(whole, tokens_per_block=256)
     share = keys_and_values("b", 1, 64, block=512, kernel_block=512)
     layers = CachedLayer(whole, FULL), CachedLayer(share, FULL)
-    options = GroupingOptions(Objective.FEWEST_GROUPS)
-    planned = plan(PlanInputs(layers, REQUEST, 512, options))
+    planned = plan(inputs(*layers))
     sizes = {group.layers: group.block_size for group in planned.grouping.groups}
     assert sizes == {("a",): 256, ("b",): 512}
 
@@ -253,7 +269,7 @@ def test_one_table_is_of_equal_holdings_and_blocks() -> None:
 
 
 def test_transfer_takes_its_alignment_off_the_memory() -> None:
-    given = replace(inputs(dense("t")), kv_transfer=True, keep_block_sizes=True)
+    given = replace(inputs(dense("t")), kv_transfer=True)
     memory = 100 * 32 * 1024
     assert plan(inputs(dense("t"))).num_blocks(memory) == 100
     planned = plan(given)
@@ -267,5 +283,5 @@ def test_inputs_are_sent_from_process_to_process() -> None:
         dense("t"),
         CachedLayer(states("s", (3, 64), (8, 16, 16)), Retention(RetentionKind.STATE, 1)),
     )
-    given = replace(given, options=GroupingOptions(max_padding_fraction=0.5), groups=(("t", "s"),))
+    given = replace(given, hash_block_size=64, groups=(("t", "s"),))
     assert from_dict(PlanInputs, to_dict(given)) == given

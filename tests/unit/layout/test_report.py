@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from xml.etree import ElementTree
 
@@ -14,10 +13,11 @@ from mkv_ascend.layout.component import (
     LayerLayout,
     Storage,
 )
+from mkv_ascend.layout.cost import Cost
 from mkv_ascend.layout.fitting import requirements_of
-from mkv_ascend.layout.grouping import CoarserHits, GroupingOptions, group_layers
+from mkv_ascend.layout.grouping import Grouping
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.objective import Cost, Objective
+from mkv_ascend.layout.page_planning import plan_pages
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.plan import make_plan
@@ -51,7 +51,8 @@ def test_numbers_follow_from_the_plan() -> None:
     assert blocks is not None
     assert blocks * per_block <= 64 * 2**20 < (blocks + 1) * per_block
     # One block is vLLM's own, none of a request.
-    assert report.max_concurrency == (blocks - 1) / report.request_blocks
+    pages = sum(group.blocks / group.shape.blocks for group in report.grouping.groups)
+    assert report.max_concurrency == (blocks - 1) / pages
 
 
 def test_without_a_memory_there_are_no_blocks() -> None:
@@ -90,22 +91,17 @@ def test_json_says_what_was_asked_and_what_it_costs() -> None:
     assert plain["request"] == {
         "tokens": 1024,
         "tokens_per_step": 4,
-        "blocks": sum(group.blocks for group in grouping.groups),
+        "blocks": grouping.cost.pages,
         "bytes": grouping.cost.held_bytes,
         "needed_bytes": grouping.cost.needed_bytes,
         "admission_blocks": sum(report.planned.admission_pages),
     }
-    assert plain["objective"] == "least_memory"
-    assert plain["exhaustive"] is True
-    assert plain["bound_bytes"] == grouping.bound_bytes
-    assert plain["gap"] == grouping.gap
     assert plain["padding_fraction"] == grouping.cost.padding_fraction
     assert plain["prefix_hit_tokens"] == grouping.prefix_hit_tokens
     assert plain["bytes_per_block"] == report.plan.bytes_per_block
     assert plain["memory_bytes"] == 64 * 2**20
     assert plain["num_blocks"] == 64 * 2**20 // report.plan.bytes_per_block
     assert plain["max_concurrency"] == report.max_concurrency
-    assert plain["other_objective"]["objective"] == str(grouping.other_objective)
     assert plain["notes"] == ["a note"]
 
 
@@ -122,7 +118,6 @@ def test_json_has_every_layer_with_its_bytes() -> None:
     assert placed["target.layers.4"]["conv"]["bytes"] == 3 * 64 * 2
     for group in plain["groups"]:
         assert group["used_bytes"] + group["idle_bytes"] == plain["bytes_per_block"]
-    assert plain["other_objective"]["objective"] == "balanced"
     assert listed["draft.<1>"] == {
         "name": "draft.<1>",
         "role": "draft",
@@ -143,45 +138,20 @@ def test_json_has_every_layer_with_its_bytes() -> None:
 
 def test_pools_have_their_reason() -> None:
     plain = make_report().to_dict()
-    reasons = {pool["storage"]: pool["reason"] for pool in plain["pools"]}
-    assert "take strides" in reasons["paged"]
-    assert "contiguous" in reasons["split"]
+    (pool,) = plain["pools"]
+    assert (pool["storage"], "several blocks of a group" in pool["reason"]) == ("split", True)
 
 
-def test_text_names_layers_groups_and_the_price_of_the_other_objective() -> None:
-    report = make_report(Objective.FEWEST_GROUPS)
+def test_text_names_layers_groups_and_costs() -> None:
+    report = make_report()
     shown = text(report)
     for part in report.group_parts():
         assert f"{part.abbreviated} ({len(part.layers)})" in shown
-    assert "; target.layers.0-2\n" in shown
     assert "backend_of_sliding_window" in shown
-    assert "this plan (fewest_groups)" in shown
-    row = next(line for line in shown.splitlines() if line.startswith("  least_memory"))
-    assert row.split()[1] == str(report.grouping.other_cost.groups)
-    assert row.split()[-1] == f"{report.grouping.other_cost.requests_in(report.memory_bytes):.2f}"
-    groups = report.grouping.cost.groups
-    found = report.to_dict()["alternatives"]
-    chosen = next(cost for cost in found if cost["groups"] == groups)
-    assert chosen["max_concurrency"] == report.max_concurrency
+    row = next(line for line in shown.splitlines() if line.startswith("  this plan"))
+    assert row.split()[2] == str(report.grouping.cost.groups)
+    assert row.split()[-1] == f"{report.max_concurrency:.2f}"
     assert "vLLM's own grouping is not shown: it was not asked for" in shown
-
-
-def test_a_search_that_was_cut_short_is_said_with_the_gap_and_coarser_hits_with_their_option() -> (
-    None
-):
-    report = make_report()
-    held = report.grouping.cost.held_bytes
-    coarser = CoarserHits(512, Cost(1, held // 2, held // 4, 1024, 3))
-    cut = dataclasses.replace(
-        report.grouping, exhaustive=False, bound_bytes=held * 4 // 5, coarser=coarser
-    )
-    shown = text(with_plan(report, grouping=cut))
-    assert "the search for groups was cut short: as few groups might hold 20.0% less" in shown
-    assert "(layout.max_block_size: 512) would allow 1 group" in shown
-    plain = with_plan(report, grouping=cut).to_dict()
-    assert (plain["exhaustive"], round(plain["gap"], 2)) == (False, 0.25)
-    assert plain["coarser_hits"]["max_block_size"] == 512
-    assert "cut short" not in text(report)
 
 
 def test_vllm_beside_the_plan_is_measured_alike() -> None:
@@ -204,8 +174,8 @@ def test_an_error_of_vllm_is_shown_and_no_number() -> None:
 @pytest.mark.parametrize(
     ("cost", "shown"),
     [
-        (Cost(1, 3 * 2**20, 3 * 2**20), "1 group, 3 MiB, 0.0% padding"),
-        (Cost(2, 4 * 2**20, 3 * 2**20), "2 groups, 4 MiB, 25.0% padding"),
+        (Cost(1, 3, 2**20, 3 * 2**20), "1 group, 3 MiB, 0.0% padding"),
+        (Cost(2, 2, 2 * 2**20, 3 * 2**20), "2 groups, 4 MiB, 25.0% padding"),
     ],
 )
 def test_a_cost_is_said_in_a_line(cost: Cost, shown: str) -> None:
@@ -214,7 +184,7 @@ def test_a_cost_is_said_in_a_line(cost: Cost, shown: str) -> None:
 
 def test_a_plan_without_layers_has_no_line_and_no_drawing_of_any() -> None:
     """As of a model without a cache, in groups that vLLM gives."""
-    empty = plan(PlanInputs((), REQUEST, 4, GroupingOptions(), groups=()))
+    empty = plan(PlanInputs((), REQUEST, 4, groups=()))
     report = PlanReport(planned=empty, subjects=(), memory_bytes=None, other_absent="nobody asked")
     assert "Pools (0 B for each block)\n\n" in text(report)
     assert "What a block holds (0 B)" in html(report)
@@ -320,8 +290,9 @@ def test_every_cell_of_the_text_is_on_the_page() -> None:
 def one_group(layers: list[LayerLayout]) -> PlanReport:
     """Layers that hold all tokens, in one KV group."""
     needs = [requirements_of(layout, Retention(RetentionKind.ALL)) for layout in layers]
-    grouping = group_layers(needs, REQUEST, GroupingOptions(max_padding_fraction=1.0))
-    assert len(grouping.groups) == 1
+    (group,) = plan_pages(needs, REQUEST).groups
+    cost = Cost(1, group.pages(REQUEST), sum(layout.page_bytes for layout in layers))
+    grouping = Grouping((group,), cost)
     return with_plan(make_report(), grouping=grouping, plan=make_plan([layers]))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend import host_versions
@@ -109,7 +109,9 @@ def _answered(
         if error.refusals:
             raise RefusedError(error.refusals) from None
         unplanned = f"{host_versions.vllm()} does not build this without memory: {error}"
-    stages = [(one, _memory(config, facts, one), _planned(one)) for one in built]
+    memories = [_memory(config, facts, one) for one in built]
+    pairs = list(zip(built, memories, strict=True))
+    stages = [(one, memory, _planned(one, memory)) for one, memory in pairs]
     found = [
         refusal
         for _, memory, planned in stages
@@ -151,12 +153,12 @@ def _leave_inputs_out(config: VllmConfig) -> bool:
     return True
 
 
-def _planned(built: Built) -> ServingPlan | None:
+def _planned(built: Built, memory: Memory) -> ServingPlan | None:
     """Raises RefusedError where nothing can be planned."""
     if built.inputs is None:
         return None
     try:
-        return plan(built.inputs)
+        return plan(replace(built.inputs, memory_bytes=memory.expected))
     except (GroupingError, LayoutError) as error:
         possible, change = "docs/configuration.md, layout", "change the options of layout"
         raise RefusedError([Refusal("layout", str(error), possible, change)]) from None

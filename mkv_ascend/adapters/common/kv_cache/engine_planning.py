@@ -20,7 +20,7 @@ from mkv_ascend.adapters.common.kv_cache.layer_facts import tied_facts
 from mkv_ascend.adapters.common.kv_cache.planned_caches import blocks_of_request
 from mkv_ascend.adapters.patching import expect
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, never_held
-from mkv_ascend.layout.objective import MIB
+from mkv_ascend.layout.cost import MIB
 from mkv_ascend.layout.planning import ServingPlan, plan
 from mkv_ascend.layout.pooling import page_bytes
 
@@ -31,6 +31,21 @@ if TYPE_CHECKING:
     from mkv_ascend.layout.page_shape import PageShape
 
     Groups = Sequence[KVCacheGroupSpec]
+
+
+def configs_of_workers(
+    original: Any, config: VllmConfig, specs: Any, available_memory: Sequence[int]
+) -> Any:
+    """vLLM's configurations, planned for the memory there is; for ``get_kv_cache_configs``.
+
+    Stages of a pipeline have layers of their own, so they hold as much in all.
+    """
+    memory = min(available_memory, default=0) * config.parallel_config.pipeline_parallel_size
+    known = kv_groups.MEMORY.set(memory if memory > 0 else None)
+    try:
+        return original(config, specs, available_memory)
+    finally:
+        kv_groups.MEMORY.reset(known)
 
 
 def our_groups(
@@ -48,7 +63,7 @@ def our_groups(
     if why_not_planned(config, specs.values()) is not None or None in facts.values():
         return original(config, specs)
     planned_groups.require_layouts(specs)
-    if planned_groups.are_searched(config, specs):
+    if planned_groups.are_ours(config, specs):
         return kv_groups.merge_groups(config, specs)
     return planned_groups.with_facts(original(config, specs), facts)
 
@@ -164,8 +179,6 @@ def _too_small(
         possible.insert(0, f"lower max_model_len to {longest} or less")
     if config.cache_config.num_gpu_blocks_override is not None:
         possible.append(f"raise num_gpu_blocks_override to {needed} or more")
-    if hint := _cheaper_objective(config, groups):
-        possible.append(hint)
     return (
         f"one request of {max_model_len} tokens needs {needed} KV cache blocks of {block} bytes "
         f"({needed * block / MIB:.1f} MiB, {never_held(blocks_asked_for(config, groups))}) in "
@@ -173,16 +186,3 @@ def _too_small(
         f"{f' less {aligned / MIB:.0f} MiB that align caches for transfer' if aligned else ''}), "
         f"enough for {longest} tokens. Possible: {'; '.join(possible)}"
     )
-
-
-def _cheaper_objective(config: VllmConfig, groups: Groups) -> str | None:
-    """The option that would need less memory; None if there is none."""
-    specs = {
-        name: spec for group in groups for name, spec in kv_groups.specs_by_layer(group).items()
-    }
-    if not planned_groups.are_searched(config, specs):
-        return None
-    grouping = kv_groups.search(config, specs)
-    if grouping.other_cost.held_bytes >= grouping.cost.held_bytes:
-        return None
-    return f"set layout.objective to {grouping.other_objective} ({grouping.other_cost})"

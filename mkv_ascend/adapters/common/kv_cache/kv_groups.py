@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from mkv_ascend.adapters.common.kv_cache.page_shapes import first_spec, page_sha
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.layout.component import LayerLayout, Storage
-from mkv_ascend.layout.grouping import Group, Grouping, GroupingOptions
+from mkv_ascend.layout.grouping import Group
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.page_shape import PageShape
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, recurrent_table
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 Specs = Mapping[str, Any]
 
 logger = get_logger(__name__)
+
+MEMORY: ContextVar[int | None] = ContextVar("memory for all caches that are planned", default=None)
+"""Bytes, while vLLM makes the configurations of workers whose memory it knows."""
 
 
 def has_both_models(specs: Specs) -> bool:
@@ -72,8 +76,8 @@ def layout_of_spec(spec: Any) -> LayerLayout:
     return layout_of(spec, facts)
 
 
-def inputs_to_search(config: VllmConfig, specs: Specs) -> PlanInputs:
-    """Inputs of a plan whose groups are searched for, from the specs that the layers gave."""
+def inputs_to_plan(config: VllmConfig, specs: Specs) -> PlanInputs:
+    """Inputs of a plan that finds the groups, from the specs that the layers gave."""
     own = {name: _unpadded(first_form(spec)) for name, spec in specs.items()}
     layers = tuple(_cached_layer(config, spec, layout_of_spec(spec)) for spec in own.values())
     return _inputs(config, layers)
@@ -133,26 +137,16 @@ def _tokens_hashed_at_a_time(cache: Any) -> int | None:
 
 
 def _inputs(config: VllmConfig, layers: tuple[CachedLayer, ...]) -> PlanInputs:
-    layout = options_of(config).layout
-    options = GroupingOptions(
-        layout.objective,
-        layout.max_padding_fraction,
-        max_block_size=layout.max_block_size,
-        hash_block_size=_tokens_hashed_at_a_time(config.cache_config),
-        prefix_caching=config.cache_config.enable_prefix_caching,
-        shared_pages=layout.shared_pages,
-    )
     speculative = config.speculative_config
     drafted = 0 if speculative is None else speculative.num_speculative_tokens
-    # Connectors of vllm-ascend know one block size, that of the cache configuration.
-    transfers = config.kv_transfer_config is not None
     return PlanInputs(
         layers,
         Request(config.model_config.max_model_len, 1 + drafted),
         _tokens_in_flight(config),
-        options,
-        keep_block_sizes=transfers,
-        kv_transfer=transfers,
+        shared_pages=options_of(config).layout.shared_pages,
+        hash_block_size=_tokens_hashed_at_a_time(config.cache_config),
+        memory_bytes=MEMORY.get(),
+        kv_transfer=config.kv_transfer_config is not None,
     )
 
 
@@ -218,43 +212,22 @@ def asked_beside_states(config: VllmConfig) -> int:
     return 0 if ours else 1
 
 
-def search(config: VllmConfig, specs: Specs) -> Grouping:
-    """The grouping that the options ask for.
-
-    Raises:
-        GroupingError: nothing keeps to ``layout.max_padding_fraction``.
-    """
-    return plan(inputs_to_search(config, specs)).grouping
-
-
 def merge_groups(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
     """The KV groups of target and draft together, as vLLM takes them.
 
     Raises:
-        GroupingError: nothing keeps to ``layout.max_padding_fraction``.
+        GroupingError: no block size is allowed.
     """
     specs = {name: _unpadded(spec) for name, spec in specs.items()}
-    grouping = search(config, specs)
+    grouping = plan(inputs_to_plan(config, specs)).grouping
     groups = [g for g in grouping.groups if g.retention.kind is not RetentionKind.STATE]
     sizes = sorted({group.block_size for group in groups})
     logger.info(
-        "KV groups for %s: %s, blocks of %s tokens, prefix hits in multiples of %d; "
-        "%s would have %s",
-        grouping.objective,
+        "KV groups: %s, blocks of %s tokens, prefix hits in multiples of %d",
         grouping.cost,
         " and ".join(map(str, sizes)),
         math.lcm(*(group.retention.tokens_of_block(group.block_size) for group in groups)),
-        grouping.other_objective,
-        grouping.other_cost,
     )
-    if grouping.coarser is not None:
-        logger.info("%s", grouping.coarser)
-    if not grouping.exhaustive:
-        logger.warning(
-            "the search for KV groups was cut short: these hold %s more than the least that is "
-            "possible with as many groups",
-            f"at most {grouping.gap:.1%}",
-        )
     # Only for methods that shift the draft's input (eagle, eagle3, mtp) is the last block of a
     # prefix hit wrong for the draft; a draft model's own keys are those of its own tokens.
     shifted = config.speculative_config is not None and config.speculative_config.use_eagle()

@@ -234,7 +234,7 @@ def share_pages(manager: Any) -> None:
     if any(isinstance(one, SinkFullAttentionManager) for one in coordinator.single_type_managers):
         raise ValueError(
             "layers with sinks of their own have no blocks in pages that groups share. Possible: "
-            "leave layout.shared_pages out"
+            "set layout.shared_pages to false"
         )
     pool = PageBlocks(coordinator.block_pool, shapes)
     coordinator.block_pool = manager.block_pool = pool

@@ -43,26 +43,26 @@ def require_layouts(specs: Specs) -> None:
         kv_groups.layout_of_spec(spec)
 
 
-def are_searched(config: VllmConfig, specs: Specs) -> bool:
-    """Whether the groups of these layers come from our own search, not from vLLM."""
+def are_ours(config: VllmConfig, specs: Specs) -> bool:
+    """Whether we group these layers, not vLLM."""
     # A model of encoders alone keeps nothing.
     if not specs or config.scheduler_config.disable_hybrid_kv_cache_manager:
         return False
     first = {name: first_form(spec) for name, spec in specs.items()}
-    return not UniformTypeKVCacheSpecs.is_uniform_type(first) and _need_searched_groups(first)
+    return not UniformTypeKVCacheSpecs.is_uniform_type(first) and _need_our_groups(first)
 
 
 def inputs_of(config: VllmConfig, specs: Specs, groups: Groups) -> PlanInputs:
     """The inputs of the engine's plan; ``groups`` are its groups for ``specs``."""
-    if are_searched(config, specs):
-        return kv_groups.inputs_to_search(config, specs)
+    if are_ours(config, specs):
+        return kv_groups.inputs_to_plan(config, specs)
     return kv_groups.given_inputs(config, groups)
 
 
-def _need_searched_groups(specs: Specs) -> bool:
-    """Whether to group these layers, which need several groups, by our own search.
+def _need_our_groups(specs: Specs) -> bool:
+    """Whether we group these layers, which need several groups.
 
-    We search for layers of target and draft together, and for layers that vLLM refuses. vLLM groups
+    We do so for layers of target and draft together, and for layers that vLLM refuses. vLLM groups
     models whose layers are all DeepSeek-V4's, their mtp drafts included. It knows those layers by
     class, and accepts nothing beside them, not even a draft with MLA.
     """

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     name="KV groups of target and draft",
     target=(
         "vllm.v1.core.kv_cache_utils:get_kv_cache_groups",
+        "vllm.v1.engine.core:get_kv_cache_configs",
         "vllm.v1.core.kv_cache_utils:is_kv_cache_spec_uniform",
         "vllm.v1.core.kv_cache_utils:_pool_bytes_per_block",
         "vllm.v1.core.kv_cache_utils:get_kv_cache_config_from_groups",
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
         "vllm.v1.core.kv_cache_manager:KVCacheManager.__init__",
     ),
     reads=(
-        "vllm.v1.core.kv_cache_utils:get_kv_cache_configs",
         "vllm.v1.core.kv_cache_utils:may_override_num_blocks",
         "vllm_ascend.patch.platform.patch_kv_cache_utils:group_and_unify_kv_cache_specs",
         "vllm_ascend.patch.platform.patch_kv_cache_utils:_get_kv_cache_groups_uniform_groups",
@@ -73,6 +73,11 @@ def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     seen = planned_groups.as_vllm_has_them(groups) if is_planned else groups
     kv_transfer.check_groups(config, seen)
     return groups
+
+
+@our_groups.also(target="vllm.v1.engine.core:get_kv_cache_configs")
+def _get_kv_cache_configs(original: Any, *args: Any) -> Any:
+    return engine_planning.configs_of_workers(original, *args)
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:is_kv_cache_spec_uniform")

@@ -112,7 +112,7 @@ def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
 def _get_kv_cache_configs(original: Any, *args: Any) -> Any:
     """As vLLM's, with facts tied to the specs of windows that it makes anew."""
     with replaced(kv_cache_utils, "replace", _replace_with_facts):
-        return original(*args)
+        return engine_planning.configs_of_workers(original, *args)
 
 
 def _replace_with_facts(spec: Any, **changes: Any) -> Any:
