@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class LayoutOptions:
 
     shared_pages: bool = True
     """Whether KV groups share pages, of which each holds several blocks of one group."""
+    without_draft: bool = False
+    """Whether a target alone is planned where vLLM would split its layers into equal groups."""
 
 
 @dataclass(frozen=True)
@@ -207,8 +209,10 @@ class _Reader:
         return None
 
     def layout(self, path: str, parent: Mapping[str, Any]) -> LayoutOptions:
-        given = self.known_keys(path, parent.get("layout", {}), ("shared_pages",))
-        return LayoutOptions(self.flag(path, given, "shared_pages", LayoutOptions().shared_pages))
+        names = [field.name for field in fields(LayoutOptions)]
+        given = self.known_keys(path, parent.get("layout", {}), tuple(names))
+        usual = LayoutOptions()
+        return LayoutOptions(*(self.flag(path, given, n, getattr(usual, n)) for n in names))
 
     def attention(self, path: str, parent: Mapping[str, Any]) -> AttentionOptions:
         keys = ("target", "draft", "layers", "window_bound")

@@ -84,6 +84,12 @@ def _layout() -> Schema:
             "type": "boolean",
             "default": True,
         },
+        without_draft={
+            "description": "Whether a target alone is planned where vLLM splits its layers into "
+            "equal groups.",
+            "type": "boolean",
+            "default": False,
+        },
     )
 
 

@@ -29,11 +29,13 @@ class PooledBlock(Protocol):
     Attributes:
         block_id: its id in its group.
         page: belongs to the pool: where the block is; None once another group has the page.
+        is_free: belongs to the pool: whether nobody uses it.
         block_hash: the name of what is in it; None where that is of no use.
     """
 
     block_id: int
     page: Any
+    is_free: bool
 
     @property
     def block_hash(self) -> object: ...
@@ -125,7 +127,8 @@ class PagePool(Generic[B]):
         self._kept: Pages[B] = OrderedDict()
         self.promised = [0] * len(self.shapes)
         """Free pages that an admission has set aside for each group."""
-        self._all_promised = 0
+        self.all_promised = 0
+        """The same of all groups."""
         self._is_scattered = False
         self._is_compact = False
         self.free_pages = pages - 1
@@ -171,7 +174,7 @@ class PagePool(Generic[B]):
         that the other groups of the same admission need.
         """
         needed = self.pages_needed(group, count, revived)
-        self._all_promised += needed - self.promised[group]
+        self.all_promised += needed - self.promised[group]
         self.promised[group] = needed
         return needed
 
@@ -216,6 +219,7 @@ class PagePool(Generic[B]):
         for free, pages in ((page.kept, state.partly), (page.bare, state.open)):
             if free.pop(block.block_id, None) is not None and not free:
                 pages.pop(page)
+        block.is_free = False
         state.free -= 1
 
     def release(self, blocks: Iterable[B]) -> None:
@@ -224,11 +228,13 @@ class PagePool(Generic[B]):
         Raises:
             PoolError: one is free already, or not of this pool.
         """
+        groups = self._groups
         for block in blocks:
             page: Page[B] | None = block.page
-            if page is None or block.block_id in page.bare or block.block_id in page.kept:
+            if page is None or block.is_free:
                 raise PoolError(f"block {block.block_id} is not used, so it cannot be freed")
-            state = self._groups[page.group]
+            block.is_free = True
+            state = groups[page.group]
             state.free += 1
             if block.block_hash is None:
                 page.bare[block.block_id] = block
@@ -274,8 +280,7 @@ class PagePool(Generic[B]):
     # Pages.
 
     def _is_free(self, block: B) -> bool:
-        page = block.page
-        return page is not None and (block.block_id in page.bare or block.block_id in page.kept)
+        return block.page is not None and block.is_free
 
     def _may_take_page(self, state: _Group[B]) -> bool:
         """Whether the group takes a free page next, before hashes in its own pages."""
@@ -283,7 +288,7 @@ class PagePool(Generic[B]):
             return True
         if self._is_compact or not self.free_pages:
             return False
-        return self.promised[state.number] > 0 or self.free_pages > self._all_promised
+        return self.promised[state.number] > 0 or self.free_pages > self.all_promised
 
     def _next_page(self) -> Page[B]:
         """The free page that is missed least: without hashes, or the least recently used."""
@@ -306,12 +311,16 @@ class PagePool(Generic[B]):
             page.group, page.blocks = group, [self._make_block(group, number) for number in ids]
             for block in page.blocks:
                 block.page = page
+        for block in page.blocks:
+            block.is_free = False
         page.bare.clear()
         self._use_page(state)
         return page
 
     def _open(self, page: Page[B], state: _Group[B]) -> None:
         """Make all blocks of an owned page free."""
+        for block in page.blocks:
+            block.is_free = True
         page.bare = {block.block_id: block for block in reversed(page.blocks)}
         state.open[page] = None
         state.free += state.size
@@ -330,7 +339,7 @@ class PagePool(Generic[B]):
         self.free_pages -= 1
         if self.promised[state.number]:
             self.promised[state.number] -= 1
-            self._all_promised -= 1
+            self.all_promised -= 1
 
     def _give_back(self, page: Page[B], state: _Group[B]) -> None:
         """Make an owned page, all of whose blocks are free, a free page."""
@@ -358,6 +367,7 @@ class PagePool(Generic[B]):
         if not page.kept:
             state.partly.pop(page)
         state.free -= 1
+        block.is_free = False
         self._on_evict(block)
         return block
 
@@ -367,6 +377,8 @@ def _from_open(state: _Group[B], count: int) -> list[B]:
     page = next(iter(state.open))
     count = min(count, len(page.bare))
     blocks = [page.bare.popitem()[1] for _ in range(count)]
+    for block in blocks:
+        block.is_free = False
     if not page.bare:
         state.open.pop(page)
     state.free -= count

@@ -18,6 +18,7 @@ class Block:
     group: int
     block_id: int
     page: Any = None
+    is_free: bool = False
     block_hash: int | None = None
     stamp: int = 0
     users: int = 0

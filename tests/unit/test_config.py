@@ -167,6 +167,7 @@ def test_every_option_has_its_section_in_the_documentation() -> None:
     assert option_paths(MkvConfig) == [
         *(f"attention.{option}" for option in OPTIONS),
         "layout.shared_pages",
+        "layout.without_draft",
         "kv_cache.draft_dtype",
         "kv_cache.replicate_draft",
         "drafting.window",
@@ -195,8 +196,10 @@ def test_a_file_is_named_by_an_absolute_path() -> None:
 
 
 def test_layout_options() -> None:
-    parsed = parse_config({"mkv_ascend": {"layout": {"shared_pages": False}}})
-    assert parsed.layout == LayoutOptions(shared_pages=False)
+    for name in ("shared_pages", "without_draft"):
+        for value in (True, False):
+            parsed = parse_config({"mkv_ascend": {"layout": {name: value}}})
+            assert parsed.layout == dataclasses.replace(LayoutOptions(), **{name: value})
     assert parse_config({"mkv_ascend": {"layout": {}}}).layout == LayoutOptions(shared_pages=True)
 
 

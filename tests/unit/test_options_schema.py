@@ -35,6 +35,7 @@ ALONE = {
     ],
     ("attention", "window_bound"): ["exact", "vllm_ascend", "Exact", None],
     ("layout", "shared_pages"): [None, True, False, 1, "true"],
+    ("layout", "without_draft"): [None, True, False, 1, "true"],
     ("kv_cache", "draft_dtype"): [None, "bfloat16", "float16", "float32", "int8", 16],
     ("kv_cache", "replicate_draft"): [None, True, False, 1, "true"],
     ("drafting", "give_up_below"): [None, 0, 1, 0.2, 0.999, 1.5, -0.2, True, "0.2"],
@@ -66,6 +67,7 @@ OPTIONS = mapping(
     ),
     layout=mapping(
         shared_pages=st.sampled_from(ALONE["layout", "shared_pages"]),
+        without_draft=st.sampled_from(ALONE["layout", "without_draft"]),
     ),
     kv_cache=mapping(draft_dtype=st.sampled_from(ALONE["kv_cache", "draft_dtype"])),
     drafting=mapping(
@@ -128,5 +130,5 @@ def test_every_option_and_default_is_described() -> None:
             described += 1 + walk(inner)
         return described
 
-    # The namespace, its five options, and four, one, two and two below these.
-    assert walk(SCHEMA) == 15
+    # The namespace, its five options, and four, two, two and two below these.
+    assert walk(SCHEMA) == 16

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -38,10 +39,19 @@ BLOCK, WINDOW, LONGEST = 4, 9, 64
 SIZES = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 16, "dtype": torch.bfloat16}
 
 
-def make(pages: int, shapes: tuple[PageShape, PageShape], *, events: bool = False) -> Any:
-    """A manager of a dense group and one of windows."""
-    specs = FullAttentionSpec(**SIZES), SlidingWindowSpec(sliding_window=WINDOW, **SIZES)
-    groups = [KVCacheGroupSpec([str(spec)], spec) for spec in specs]
+def dense() -> FullAttentionSpec:
+    return FullAttentionSpec(**SIZES)
+
+
+def window() -> SlidingWindowSpec:
+    return SlidingWindowSpec(sliding_window=WINDOW, **SIZES)
+
+
+def manager_of(
+    specs: Sequence[Any], pages: int, shapes: Sequence[PageShape], longest: int, *, events: bool
+) -> Any:
+    """vLLM's manager of a group of each spec; it admits ``LONGEST`` tokens in a step."""
+    groups = [KVCacheGroupSpec([f"layer.{index}"], spec) for index, spec in enumerate(specs)]
     config = with_page_shapes(KVCacheConfig(pages, [], groups), shapes)
     budget = {"max_num_batched_tokens", "max_in_flight_tokens"}
     (name,) = budget & inspect.signature(KVCacheManager.__init__).parameters.keys()
@@ -52,7 +62,7 @@ def make(pages: int, shapes: tuple[PageShape, PageShape], *, events: bool = Fals
         original,
         manager,
         config,
-        max_model_len=LONGEST,
+        max_model_len=longest,
         scheduler_block_size=BLOCK,
         hash_block_size=BLOCK,
         enable_caching=True,
@@ -60,6 +70,11 @@ def make(pages: int, shapes: tuple[PageShape, PageShape], *, events: bool = Fals
         **{name: LONGEST},
     )
     return manager
+
+
+def make(pages: int, shapes: tuple[PageShape, PageShape], *, events: bool = False) -> Any:
+    """A manager of a dense group and one of windows."""
+    return manager_of((dense(), window()), pages, shapes, LONGEST, events=events)
 
 
 def test_a_configuration_of_fewer_groups_keeps_their_shapes() -> None:

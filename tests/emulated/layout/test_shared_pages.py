@@ -2,10 +2,11 @@
 """Engines whose KV groups share pages: tokens, drafts, hits, preemption, the least memory."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
-from tests.support import engine, prompts, reference
+from tests.support import engine, hosts, prompts, reference
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
@@ -15,7 +16,6 @@ from tests.support.prompts import text_prompts as texts
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
-SHARED = {"layout": {"shared_pages": True}}
 MAX_MODEL_LEN = 512
 LONGEST = MAX_MODEL_LEN - 40
 """Tokens of a prompt behind whose answer a proposal still has room."""
@@ -41,7 +41,6 @@ def case_of(runner, pair, lengths, repeats=1, draft=True, **options):
         pair[1] if draft else None,
         prompts=[*long_prompts(pair[0], lengths), *decks],
         engine={"max_model_len": MAX_MODEL_LEN, **options},
-        mkv_ascend=SHARED,
         environment=runner,
         repeats=repeats,
         max_tokens=32 if repeats == 1 else 12,
@@ -75,6 +74,33 @@ def test_hits_are_those_of_the_target_alone(runner, pair):
     assert re.search(r"\d+, \d+ a page", result.log)
     assert result.cached_tokens == alone.cached_tokens
     assert any(result.cached_tokens) is caching["enable_prefix_caching"]
+
+
+@hosts.only_on("vllm_ascend_0_30", "vLLM 0.23.0 lets no request begin in a block of others")
+@pytest.mark.core
+@each_runner
+def test_requests_go_on_from_the_middle_of_a_block(runner):
+    """Workers copy the block, of keys or of states, which they are told by its group."""
+    options = {"enable_prefix_caching": True, "prefix_match_unit": 16}
+    case = case_of(runner, STATES_WITH_DENSE, [300, 290, 280, 140], repeats=2, **options)
+    result = run_and_judge(case)
+    assert any(tokens % 128 for tokens in result.cached_tokens)
+
+
+@pytest.mark.core
+@each_runner
+def test_a_target_alone_is_planned_where_asked_for(runner):
+    """Three layers with states and one with attention: vLLM makes groups of equal size of them."""
+    results = []
+    for ours in ({"layout": {"without_draft": True}}, {}):
+        case = case_of(runner, ("qwen3_next",), [300, 280, 140], repeats=2, draft=False)
+        result = engine.run(replace(case, mkv_ascend=ours))
+        assert_greedy_tokens_of_reference(case, result)
+        results.append(result)
+    found = [re.search(r"KV cache plan: (\d+) groups", one.log) for one in results]
+    ours, stock = (int(one[1]) for one in found if one is not None)
+    assert (ours, stock > ours) == (2, True)
+    assert results[0].cached_tokens == results[1].cached_tokens
 
 
 @pytest.mark.core(cases=["pair0-v1"])

@@ -57,6 +57,7 @@ PAGES = record(
         "get_num_blocks_to_allocate",
         "reset_prefix_cache",
         "take_new_block_ids",
+        "take_kv_cache_block_copies",
     ),
     why="One number of a block is every group's, so a group with smaller blocks wastes the rest. "
     "Or it is split into groups of equal sizes, each of which costs the scheduler time in every "
@@ -72,9 +73,10 @@ IMPOSSIBLE = 2**40
 class PageBlock(KVCacheBlock):
     """A block that knows its page; another block is another object."""
 
-    __slots__ = ("page",)
+    __slots__ = ("is_free", "page")
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+    is_free: bool
     page: Page[Any] | None
 
 
@@ -110,6 +112,10 @@ class PageBlocks(BlockPool):
         """
         raise TypeError(f"{num_blocks} blocks of no group are asked for")
 
+    def get_num_free_blocks(self) -> int:
+        """Free pages."""
+        return self.pages.free_pages
+
     def take(self, group: int, count: int) -> list[PageBlock]:
         """``get_new_blocks`` for a group.
 
@@ -130,14 +136,8 @@ class _FreeBlocks:
     """What vLLM's pool does with its queue of free blocks, done to pages."""
 
     def __init__(self, pages: PagePool[PageBlock]) -> None:
-        self._pages = pages
         self.remove = pages.hold
         self.append_n = self.prepend_n = pages.release
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Free pages."""
-        return self._pages.free_pages
 
 
 class _Blocks:
@@ -192,12 +192,11 @@ class GroupBlocks:
         return getattr(self.pool, name)
 
 
-def _count_pages(manager: Any, view: GroupBlocks) -> None:
-    """Let a manager tell pages in place of blocks to allocate, and set them aside for its group."""
+def _counting_pages(manager: Any, view: GroupBlocks) -> Callable[..., int]:
+    """A manager's ``get_num_blocks_to_allocate`` that tells pages, and sets them aside."""
     blocks_to_allocate = manager.get_num_blocks_to_allocate
     evictable_blocks = manager._get_num_evictable_blocks
     pages, group = view.pool.pages, view.group
-    promised = pages.promised
     revived: list[Any] = []
 
     def evictable(blocks: Sequence[Any]) -> int:
@@ -206,16 +205,43 @@ def _count_pages(manager: Any, view: GroupBlocks) -> None:
         return int(evictable_blocks(blocks))
 
     def needed(*args: Any, **kwargs: Any) -> int:
+        revived.clear()
         blocks: int = blocks_to_allocate(*args, **kwargs)
-        if not blocks and not promised[group]:
-            return 0  # Most requests in most steps.
         if blocks < IMPOSSIBLE:
             blocks = pages.admit(group, blocks - len(revived), revived)
-        revived.clear()
         return blocks
 
     manager._get_num_evictable_blocks = evictable
-    manager.get_num_blocks_to_allocate = needed
+    return needed
+
+
+def _counted_in_pages(coordinator: Any, pool: PageBlocks, views: Sequence[GroupBlocks]) -> Any:
+    """The coordinator's ``get_num_blocks_to_allocate`` that tells pages."""
+    blocks_to_allocate = coordinator.get_num_blocks_to_allocate
+    managers, pages = coordinator.single_type_managers, pool.pages
+    counting = [
+        _counting_pages(manager, view) for manager, view in zip(managers, views, strict=True)
+    ]
+
+    def pages_to_allocate(**asked: Any) -> int:
+        """See ``PagePool.note_scattered`` for what else is done."""
+        request_id = asked["request_id"]
+        if pages.is_closed and not any(one.req_to_blocks.get(request_id) for one in managers):
+            return IMPOSSIBLE
+        if not blocks_to_allocate(**asked) and not pages.all_promised:
+            return 0  # Most requests in most steps.
+        for manager, needed in zip(managers, counting, strict=True):
+            manager.get_num_blocks_to_allocate = needed
+        try:
+            needed_pages = int(blocks_to_allocate(**asked))
+        finally:
+            for manager in managers:
+                del manager.get_num_blocks_to_allocate
+        if pages.free_pages < needed_pages < IMPOSSIBLE and _is_alone(managers, pool, request_id):
+            pages.note_scattered()
+        return needed_pages
+
+    return pages_to_allocate
 
 
 def share_pages(manager: Any) -> None:
@@ -240,19 +266,17 @@ def share_pages(manager: Any) -> None:
     coordinator.block_pool = manager.block_pool = pool
     # vLLM 0.30.0 asks the managers' pools, each of which it takes for another one.
     coordinator.reset_prefix_cache = pool.reset_prefix_cache
-    for group, single in enumerate(coordinator.single_type_managers):
-        _serve(single, GroupBlocks(pool, group))
+    views = [GroupBlocks(pool, group) for group in range(len(shapes))]
+    for single, view in zip(coordinator.single_type_managers, views, strict=True):
+        _serve(single, view)
     if hasattr(manager, "take_kv_cache_block_copies"):  # of vLLM 0.30
         manager.take_kv_cache_block_copies = functools.partial(_named_copies, coordinator)
-    coordinator.get_num_blocks_to_allocate = functools.partial(
-        _pages_to_allocate, coordinator.get_num_blocks_to_allocate, coordinator, pool
-    )
+    coordinator.get_num_blocks_to_allocate = _counted_in_pages(coordinator, pool, views)
 
 
 def _serve(manager: Any, view: GroupBlocks) -> None:
-    """Let one group's manager take its blocks from the pool, and count pages."""
+    """Let one group's manager take its blocks from the pool."""
     manager.block_pool, manager._null_block = view, view.null_block
-    _count_pages(manager, view)
     manager.take_new_block_ids = functools.partial(
         _named_ids, manager.take_new_block_ids, view.group
     )
@@ -270,19 +294,6 @@ def _named_copies(coordinator: Any) -> tuple[list[tuple[int, int]], list[Any]]:
             copies.append((named(group, source.block_id), named(group, target.block_id)))
             held += [source, target]
     return copies, held
-
-
-def _pages_to_allocate(
-    original: Callable[..., int], coordinator: Any, pool: PageBlocks, request_id: str, **kwargs: Any
-) -> int:
-    """Pages that the request needs; see ``PagePool.note_scattered`` for what else is done."""
-    managers = coordinator.single_type_managers
-    if pool.pages.is_closed and not any(one.req_to_blocks.get(request_id) for one in managers):
-        return IMPOSSIBLE
-    needed = int(original(request_id=request_id, **kwargs))
-    if pool.pages.free_pages < needed < IMPOSSIBLE and _is_alone(managers, pool, request_id):
-        pool.pages.note_scattered()
-    return needed
 
 
 def _is_alone(managers: Sequence[Any], pool: PageBlocks, request_id: str) -> bool:

@@ -22,6 +22,7 @@ from vllm.v1.kv_cache_interface import (
 
 from mkv_ascend.adapters.common.kv_cache import kv_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import first_form, tie, tied_facts
+from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.planning import PlanInputs
 
@@ -49,7 +50,8 @@ def are_ours(config: VllmConfig, specs: Specs) -> bool:
     if not specs or config.scheduler_config.disable_hybrid_kv_cache_manager:
         return False
     first = {name: first_form(spec) for name, spec in specs.items()}
-    return not UniformTypeKVCacheSpecs.is_uniform_type(first) and _need_our_groups(first)
+    alone = options_of(config).layout.without_draft
+    return not UniformTypeKVCacheSpecs.is_uniform_type(first) and _need_our_groups(first, alone)
 
 
 def inputs_of(config: VllmConfig, specs: Specs, groups: Groups) -> PlanInputs:
@@ -59,16 +61,17 @@ def inputs_of(config: VllmConfig, specs: Specs, groups: Groups) -> PlanInputs:
     return kv_groups.given_inputs(config, groups)
 
 
-def _need_our_groups(specs: Specs) -> bool:
+def _need_our_groups(specs: Specs, alone: bool) -> bool:
     """Whether we group these layers, which need several groups.
 
-    We do so for layers of target and draft together, and for layers that vLLM refuses. vLLM groups
-    models whose layers are all DeepSeek-V4's, their mtp drafts included. It knows those layers by
-    class, and accepts nothing beside them, not even a draft with MLA.
+    We do so for layers of target and draft together, for layers that vLLM refuses, and for a target
+    ``alone`` where that is asked for. vLLM groups models whose layers are all DeepSeek-V4's, their
+    mtp drafts included. It knows those layers by class, and accepts nothing beside them, not even a
+    draft with MLA.
     """
     if any(isinstance(spec, SlidingWindowMLASpec) for spec in specs.values()):
         return not all(map(_is_of_deepseek_v4, specs.values()))
-    return kv_groups.has_both_models(specs) or not _vllm_can_unify(specs)
+    return alone or kv_groups.has_both_models(specs) or not _vllm_can_unify(specs)
 
 
 def _vllm_can_unify(specs: Specs) -> bool:

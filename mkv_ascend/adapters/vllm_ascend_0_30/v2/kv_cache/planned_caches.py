@@ -60,7 +60,11 @@ ALLOCATION = record(
     "are of other proportions (MiMo-V2), which a plan takes. Where groups share pages, an id that "
     "is to be copied is a block of one group.",
     until="vllm-ascend allocates each layer's cache from its own spec, and groups share bytes",
-    test="tests/emulated/runner_v2/test_planned_caches.py",
+    test=(
+        "tests/emulated/runner_v2/test_planned_caches.py",
+        "tests/emulated/layout/test_shared_pages.py"
+        "::test_requests_go_on_from_the_middle_of_a_block",
+    ),
 )
 
 
