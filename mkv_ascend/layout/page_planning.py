@@ -46,8 +46,6 @@ USUAL_MEMORY = 48 * 2**30
 """Bytes for all pages, where they are not known."""
 LARGEST_PAGE = 256 * 2**20
 """Bytes. A larger page is taken only where one block of each group fills it."""
-FEWEST_PAGES = 64
-"""Nor is a page a larger part of the memory than one of so many."""
 USUAL_MOST_GROUPS = 6
 """No more groups than these come from splits."""
 MOST_GROUPS_OF_ONE_BLOCK = 16
@@ -179,7 +177,7 @@ def plan_pages(
 def _limits(memory_bytes: int | None, one_block: bool) -> Limits:
     """The memory is rounded to a power of two, so that estimates of it give the same plan."""
     memory = USUAL_MEMORY if not memory_bytes else 1 << (memory_bytes.bit_length() - 1)
-    return Limits(memory, min(LARGEST_PAGE, memory // FEWEST_PAGES), one_block)
+    return Limits(memory, LARGEST_PAGE, one_block)
 
 
 def _together(

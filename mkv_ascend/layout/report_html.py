@@ -39,17 +39,18 @@ th, td { text-align: left; vertical-align: top; padding: 4px 12px 4px 0;
 
 def html(report: PlanReport) -> str:
     """The whole file."""
-    request = f"one request of {measured_with(report)}"
+    request, shapes = f"one request of {measured_with(report)}", report.plan.shapes
     parts = [
         f"<h1>KV cache plan</h1><p>{escape(answer(report))}</p>",
         _table([("what", "is"), *report.subjects, ("measured with", request)]),
         "<h2>KV groups</h2>",
         _table(group_rows(report)),
-        f"<h2>What a {unit(report.plan.shapes)} holds "
-        f"({format_bytes(report.plan.bytes_per_block)})</h2>",
+        f"<h2>What a {unit(shapes)} holds ({format_bytes(report.plan.bytes_per_block)})</h2>",
         *_bars(report),
         "<h2>Pools</h2>",
-        _table([("what", "why"), *(pools_of(part) for part in report.pool_parts())]),
+        _table(
+            [("what", "why"), *(pools_of(part, report.plan.shapes) for part in report.pool_parts())]
+        ),
         "<h2>What it costs</h2>",
         _table(comparison(report)),
         *(f"<p>{escape(line)}</p>" for line in closing_lines(report)),

@@ -80,7 +80,7 @@ def text(report: PlanReport) -> str:
         *aligned(group_rows(report)),
         "",
         f"Pools ({format_bytes(report.plan.bytes_per_block)} for each {unit(report.plan.shapes)})",
-        *(f"  {line}" for part in report.pool_parts() for line in pools_of(part)),
+        *(f"  {x}" for part in report.pool_parts() for x in pools_of(part, report.plan.shapes)),
         "",
         "What it costs",
         *aligned(comparison(report)),
@@ -161,11 +161,11 @@ def group_table(parts: Iterable[GroupPart], heads: Sequence[tuple[int, str, floa
     return rows
 
 
-def pools_of(part: PoolPart) -> tuple[str, str]:
+def pools_of(part: PoolPart, shapes: Iterable[PageShape]) -> tuple[str, str]:
     """Two lines on pools that are alike: what they are, and why, with which layers."""
     pool = part.pool
     number = count(len(part.pools), "pool")
-    what = f"{number}: {pool.storage}, {format_bytes(pool.bytes_per_block)} a block"
+    what = f"{number}: {pool.storage}, {format_bytes(pool.bytes_per_block)} a {unit(shapes)}"
     if pool.storage is Storage.SPLIT:
         what += f" in {count(len(pool.buffers), 'buffer')}"
     return what, f"  because {pool.reason}; {part.abbreviated}"
@@ -244,7 +244,10 @@ def served_text(
             f"KV cache plan: {count(len(groups), 'group')}, {count(bound.num_blocks, word)} of "
             f"{format_bytes(block_bytes)}, {format_bytes(bound.total_bytes)} in all on each rank",
             *aligned(group_table(group_parts(groups, backends), heads)),
-            *(f"  {pools_of(part)[0]}; {part.abbreviated}" for part in pool_parts(bound.pools)),
+            *(
+                f"  {pools_of(part, bound.shapes)[0]}; {part.abbreviated}"
+                for part in pool_parts(bound.pools)
+            ),
             f"One request of {count(request_tokens, 'token')} takes {count(pages, word)} "
             f"({format_bytes(pages * block_bytes)}, {padding:.1%} padding): {at_once:.2f} at once",
         )

@@ -3,8 +3,7 @@
 
 A page is one row of every group. A group with k blocks in it has them W / k bytes apart, so k
 divides W, and the pages of its layers lie one behind the other in a block. What a block has beyond
-these is idle. W is chosen so that a leading group fills it, and a little longer, so that many k
-divide it.
+these is idle. W is about what some blocks of a leading group fill, or a little longer.
 """
 
 from __future__ import annotations
@@ -59,23 +58,16 @@ def _choices(demands: Sequence[Demand], limits: Limits) -> Iterator[tuple[int, .
             if spans > 1 and least > limits.largest_page:
                 break
             for row in _rounded(least, unit):
-                blocks = tuple(_most_blocks(one, row) for one in demands)
+                blocks = tuple(row // one.block_bytes for one in demands)
                 if min(blocks) and blocks not in seen:
                     seen[blocks] = None
                     yield blocks
 
 
 def _rounded(least: int, unit: int) -> Iterator[int]:
-    """Rows of at least so many bytes; more and more numbers of blocks divide the longer ones."""
+    """Rows of at least so many bytes; other numbers of blocks fit in the longer ones."""
     for factor in ROUNDINGS:
         row = -(-least // (unit * factor)) * unit * factor
         if factor > 1 and row - least > least * MOST_LONGER:
             return
         yield row
-
-
-def _most_blocks(demand: Demand, row: int) -> int:
-    """The most blocks that are equally far apart in the row; 0 where it is too short for one."""
-    units = row // demand.unit
-    most = row // demand.block_bytes
-    return next((k for k in range(most, 0, -1) if units % k == 0), 0)

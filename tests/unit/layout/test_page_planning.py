@@ -187,10 +187,10 @@ def test_hits_end_where_a_block_of_compressed_keys_does() -> None:
     """A row stands for four tokens; a draft's blocks may be as large as those of a hit."""
     fewer = Retention(RetentionKind.ALL, tokens_per_row=4)
     target = layer("t.0", fewer, kernel_block=None)
-    draft = layer("d.0", role=Role.DRAFT, block_sizes=(32, 16, 4))
+    draft = layer("d.0", role=Role.DRAFT, block_sizes=(8, 4))
     plan = plan_pages([target, draft], REQUEST)
-    assert [group.block_size for group in plan.groups] == [4, 32]
-    assert plan.prefix_hit_tokens == 32
+    assert [group.block_size for group in plan.groups] == [4, 8]
+    assert plan.prefix_hit_tokens == 16
     # Rows of a draft that stand for as many tokens join those of the target.
     draft = layer("d.0", fewer, role=Role.DRAFT, block_sizes=(8, 4), kernel_block=None)
     (group,) = plan_pages([target, draft], REQUEST).groups

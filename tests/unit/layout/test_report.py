@@ -284,7 +284,7 @@ def test_every_cell_of_the_text_is_on_the_page() -> None:
     for row in (*group_rows(report)[1:], *comparison(report)[1:]):
         assert any(cells[at : at + len(row)] == list(row) for at in range(len(cells))), row
     for part in report.pool_parts():
-        assert {line.strip() for line in pools_of(part)} <= set(cells)
+        assert {line.strip() for line in pools_of(part, report.plan.shapes)} <= set(cells)
 
 
 def one_group(layers: list[LayerLayout]) -> PlanReport:
