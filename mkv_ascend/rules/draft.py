@@ -41,7 +41,7 @@ def tokens_per_step(facts: Facts) -> Iterator[Refusal]:
     """More tokens to verify than attention takes, or a rule of states."""
     speculation, most, what = facts.speculation, MOST_TOKENS_PER_STEP, "attention"
     limit = facts.host.most_tokens_of_gated_delta_rule
-    if limit < most and any(model.recurrent == GATED_DELTA_RULE for model in facts.models):
+    if limit and any(model.recurrent == GATED_DELTA_RULE for model in facts.models):
         most, what = limit, f"the {GATED_DELTA_RULE}"
     if speculation is None or speculation.tokens < most:
         return

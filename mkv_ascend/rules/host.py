@@ -77,8 +77,8 @@ class HostRules:
     out."""
     thinking_budgets: bool = True
     """Whether a request's ``thinking_token_budget`` holds."""
-    most_tokens_of_gated_delta_rule: int = 16
-    """Tokens of one request that its operator verifies in a step."""
+    most_tokens_of_gated_delta_rule: int | None = None
+    """Tokens of one request that its operator verifies in a step; None: as many as attention."""
     states_beside_drafts: frozenset[str] = frozenset()
     """Fields of configurations with recurrent states that drafts are served beside; empty: any."""
     refuses_states_of_all_blocks: bool = False

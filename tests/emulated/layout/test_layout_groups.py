@@ -14,6 +14,7 @@ from vllm.v1.engine import core as engine_core
 from vllm.v1.kv_cache_interface import (
     HiddenStateCacheSpec,
     MambaSpec,
+    SinkFullAttentionSpec,
 )
 from vllm_ascend.core.kv_cache_interface import AscendSlidingWindowMLASpec
 
@@ -283,6 +284,18 @@ def test_pages_that_groups_share_are_counted():
     assert found == pytest.approx((alone + 1) / of_many)
     with pytest.raises(AdmissionError, match=f"needs {alone + 1} KV cache blocks"):
         configs(specs, blocks=alone)
+
+
+@hosts.only_on("vllm_ascend_0_23", "0.30.0rc2's own arrangement keeps layers with such sinks")
+def test_beside_layers_with_sinks_of_their_own_a_page_is_a_block():
+    """Their manager takes blocks out of vLLM's own pool."""
+    sink = SinkFullAttentionSpec(
+        block_size=128, num_kv_heads=8, head_size=64, dtype=torch.bfloat16, sink_len=128
+    )
+    for target, is_shared in (([sink], False), ([full(8)], True)):
+        (result,) = configs(model(target, [window(1)]))
+        shapes = page_shapes.page_shapes_of(result)
+        assert (max(shape.blocks for shape in shapes) > 1) is is_shared
 
 
 def test_a_worker_without_layers_of_a_group_is_planned_for_its_own():

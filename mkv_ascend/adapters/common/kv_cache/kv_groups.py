@@ -20,6 +20,7 @@ from vllm.v1.kv_cache_interface import (
     CrossAttentionSpec,
     KVCacheGroupSpec,
     MambaSpec,
+    SinkFullAttentionSpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
@@ -80,7 +81,11 @@ def inputs_to_plan(config: VllmConfig, specs: Specs) -> PlanInputs:
     """Inputs of a plan that finds the groups, from the specs that the layers gave."""
     own = {name: _unpadded(first_form(spec)) for name, spec in specs.items()}
     layers = tuple(_cached_layer(config, spec, layout_of_spec(spec)) for spec in own.values())
-    return _inputs(config, layers)
+    inputs = _inputs(config, layers)
+    # Their manager takes blocks out of vLLM's own pool, for ever.
+    if any(isinstance(spec, SinkFullAttentionSpec) for spec in specs.values()):
+        return replace(inputs, shared_pages=False)
+    return inputs
 
 
 def given_inputs(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> PlanInputs:

@@ -18,7 +18,6 @@ from typing import Any
 
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
-from vllm.v1.core.single_type_kv_cache_manager import SinkFullAttentionManager
 
 from mkv_ascend.adapters.common.kv_cache.page_shapes import named, page_shapes_of
 from mkv_ascend.adapters.patching import record
@@ -112,10 +111,6 @@ class PageBlocks(BlockPool):
         """
         raise TypeError(f"{num_blocks} blocks of no group are asked for")
 
-    def get_num_free_blocks(self) -> int:
-        """Free pages."""
-        return self.pages.free_pages
-
     def take(self, group: int, count: int) -> list[PageBlock]:
         """``get_new_blocks`` for a group.
 
@@ -136,8 +131,14 @@ class _FreeBlocks:
     """What vLLM's pool does with its queue of free blocks, done to pages."""
 
     def __init__(self, pages: PagePool[PageBlock]) -> None:
+        self._pages = pages
         self.remove = pages.hold
         self.append_n = self.prepend_n = pages.release
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Free pages."""
+        return self._pages.free_pages
 
 
 class _Blocks:
@@ -249,19 +250,11 @@ def share_pages(manager: Any) -> None:
 
     Args:
         manager: as vLLM has made it; changed, where a page is more than a block.
-
-    Raises:
-        ValueError: layers with sinks, whose manager takes blocks of vLLM's pool for ever.
     """
     coordinator = manager.coordinator
     shapes = page_shapes_of(coordinator.kv_cache_config)
     if all(shape == ONE_BLOCK for shape in shapes):
         return
-    if any(isinstance(one, SinkFullAttentionManager) for one in coordinator.single_type_managers):
-        raise ValueError(
-            "layers with sinks of their own have no blocks in pages that groups share. Possible: "
-            "set layout.shared_pages to false"
-        )
     pool = PageBlocks(coordinator.block_pool, shapes)
     coordinator.block_pool = manager.block_pool = pool
     # vLLM 0.30.0 asks the managers' pools, each of which it takes for another one.
