@@ -24,11 +24,13 @@ class VerifyStep:
         context: accepted so far.
         drafted: draft tokens that the target verified.
         sampled: those of them that it accepted, and its own behind them; before any cut.
+        together: requests in the step.
     """
 
     context: list[int]
     drafted: list[int]
     sampled: list[int]
+    together: int = 1
 
 
 def verify_steps(scheduler: Any) -> list[VerifyStep]:
@@ -42,8 +44,8 @@ def verify_steps(scheduler: Any) -> list[VerifyStep]:
             request = scheduler.requests.get(name)
             sampled = made.sampled_token_ids[index] if made.sampled_token_ids else []
             if request is not None and not request.is_finished() and len(sampled):
-                context = list(request.all_token_ids)
-                noted.append(VerifyStep(context, [*drafted.get(name, ())], [*map(int, sampled)]))
+                parts = list(request.all_token_ids), [*drafted.get(name, ())], [*map(int, sampled)]
+                noted.append(VerifyStep(*parts, together=len(made.req_id_to_index)))
         return take(scheduled, made)
 
     scheduler.update_from_output = noting

@@ -87,6 +87,26 @@ def test_requests_go_on_from_the_middle_of_a_block(runner):
     assert any(tokens % 128 for tokens in result.cached_tokens)
 
 
+@pytest.mark.core(cases=["v1"])
+@each_runner
+def test_more_requests_run_at_once_in_as_much_memory(runner):
+    """Where a page is a block, half of what a request holds lies idle; tokens are the same."""
+    at_once = []
+    for shared in (True, False):
+        lengths = [440 + number for number in range(14)]
+        case = case_of(runner, STATES_WITH_DENSE, lengths)
+        case = replace(
+            case,
+            prompts=case.prompts[: len(lengths)],
+            engine={**case.engine, "kv_cache_memory_bytes": 20 << 20, "max_num_seqs": 16},
+            mkv_ascend={"layout": {"shared_pages": shared}},
+            record_steps=True,
+        )
+        result = run_and_judge(case)
+        at_once.append(max(step.together for step in result.steps))
+    assert at_once[0] >= 1.5 * at_once[1]
+
+
 @pytest.mark.core
 @each_runner
 def test_a_target_alone_is_planned_where_asked_for(runner):
