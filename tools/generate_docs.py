@@ -23,6 +23,7 @@ from importlib import metadata
 from pathlib import Path
 
 import catalog_pages
+import cli_pages
 import hosts
 import matrix_pages
 import patch_pages
@@ -81,6 +82,7 @@ PAGES = (
         environment_variables,
     ),
     Page("docs/metrics.md", definitions.markdown_table),
+    Page("docs/reference/cli.md", cli_pages.tables),
     Page("docs/reference/options_schema.md", schema_of_options),
     Page("docs/patches.md", lambda: patch_pages.markdown().strip() + "\n"),
     Page("docs/recipes/index.md", recipe_pages.table),
