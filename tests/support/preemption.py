@@ -12,6 +12,14 @@ from __future__ import annotations
 from typing import Any
 
 
+def all_free_blocks(pool: Any) -> list[Any]:
+    """Every free block of vLLM's pool, taken; also those in pages that groups share."""
+    if (pages := getattr(pool, "pages", None)) is None:
+        return list(pool.get_new_blocks(pool.get_num_free_blocks()))
+    groups = range(len(pages.shapes))
+    return [block for group in groups for block in pool.take(group, pages.room(group))]
+
+
 class PreemptionForcer:
     """Holds back the free blocks of a scheduler of vLLM until it has preempted a request.
 
@@ -32,7 +40,7 @@ class PreemptionForcer:
     def _schedule_without_free_blocks(self, *arguments: Any, **named: Any) -> Any:
         if not self.contexts and self._all_decode():
             # At each step anew: blocks that fell out of a window came free in the meantime.
-            self._held += self._pool.get_new_blocks(self._pool.get_num_free_blocks())
+            self._held += all_free_blocks(self._pool)
         elif not self._scheduler.running:
             self._give_back()
         return self._schedule(*arguments, **named)
