@@ -5,8 +5,9 @@ Memory is N pages; a page is a stretch of every plane, and plane p, ``planes[p]`
 at ``N * sum(planes[:p])``. A page has one group as its owner at a time. Each component of a group,
 ``c`` bytes a block, is one contiguous tensor over ``stretches`` neighbouring planes of width
 ``per_stretch * c``, and block ``(s * N + page) * per_stretch + j`` lies in ``page``. Components
-take planes of their width in the order of layers, from the first one on. The choice of widths and
-stretches is in ``page_fitting``; here layers are sorted into groups.
+take planes of their width in the order of layers, from the first one on. The page of a layer that
+takes strides is one component. Packed pages share one row. The choice of widths and stretches is in
+``page_fitting``, and that of rows in ``row_fitting``; here layers are sorted into groups.
 
 Layers that keep the same tokens are one group at first. Groups are then split, by sizes of
 components or in equal parts, for as long as a split lowers the price (``page_fitting.Limits``).

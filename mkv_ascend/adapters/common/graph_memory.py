@@ -26,6 +26,7 @@ from vllm.platforms import current_platform
 from vllm_ascend.compilation import acl_graph
 from vllm_ascend.worker import model_runner_v1
 
+from mkv_ascend.adapters.common.kv_cache.kv_groups import HARDLY_ANY, planned_for
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import record, replaced
 
@@ -146,11 +147,14 @@ class LayersAsTheyWere:
     def measured_apart(self) -> Iterator[None]:
         """Let graphs that are captured in the block use a pool of their own; then forget them.
 
-        As in vllm-ascend's own sleep mode, which captures anew when it wakes up. Its notes of
-        captured launches are made by the number of tokens, and only once.
+        The caches that they are captured against have a page for each token of the largest graph,
+        so pages are as small as they can be. As in vllm-ascend's own sleep mode, which captures
+        anew when it wakes up. Its notes of captured launches are made by the number of tokens, and
+        only once.
         """
         pool = current_platform.graph_pool_handle()
         with contextlib.ExitStack() as stack:
+            stack.enter_context(planned_for(HARDLY_ANY))
             stack.enter_context(replaced(type(current_platform), "_global_graph_pool", pool))
             for wrapper in list(acl_graph._acl_graph_wrappers):
                 stack.enter_context(replaced(wrapper, "graph_pool", pool))

@@ -13,6 +13,7 @@ from tests.support import engine
 from tests.support.emulation import ON_EMULATOR
 from tests.support.pairs import assert_greedy_tokens_of_reference, scenario
 from tests.support.stock import each_runner
+from tests.support.tiny_models import model_directory
 
 pytestmark = pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory")
 
@@ -53,6 +54,26 @@ def test_graphs_fit_beside_the_cache(runner):
     assert 2 < taken < 20
     assert left == pytest.approx(available - taken, abs=0.02)
     assert result.num_gpu_blocks == left * MIB // BLOCK_BYTES
+
+
+@pytest.mark.core(cases=["v1"])
+@each_runner
+def test_they_are_measured_against_pages_of_one_block(runner):
+    """As many pages as the largest graph has tokens: shared ones are ten times a block's size."""
+    case = sized(runner)
+    limits = {"max_num_seqs": 8, "max_num_batched_tokens": 256}
+    memory = {"EMULATED_NPU_MEMORY": "64MiB"}
+    case = replace(
+        case,
+        model=str(model_directory("lfm2")),
+        engine={**case.engine, **limits, "gpu_memory_utilization": 0.9},
+        environment={**case.environment, **memory},
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert MEASURED.search(result.log)
+    (page,) = re.findall(r"KV cache plan: 2 groups, \d+ pages of ([\d.]+) MiB", result.log)
+    assert 32 * float(page) > 40, "they would fit"
 
 
 @pytest.mark.nightly("what fails without it, which a new host may mend")

@@ -153,7 +153,9 @@ def specs_of(pair: Pair) -> dict[str, Any]:
 
 def config_of(pair: Pair, asynchronous: bool, blocks: int | None) -> Any:
     """What vLLM's functions and scheduler read of a VllmConfig."""
-    config = kv_configs.config(pair.method, MAX_LENGTH, blocks=blocks)
+    # How blocks lie in pages, a pair says itself.
+    layout = {"shared_pages": False}
+    config = kv_configs.config(pair.method, MAX_LENGTH, layout=layout, blocks=blocks)
     # vLLM counts dflash among them, though its input is not shifted.
     on_states = pair.method in ("eagle3", "dflash")
     lookahead = pair.k + (pair.method == "dflash")

@@ -41,11 +41,8 @@ def configs_of_workers(
     Stages of a pipeline have layers of their own, so they hold as much in all.
     """
     memory = min(available_memory, default=0) * config.parallel_config.pipeline_parallel_size
-    known = kv_groups.MEMORY.set(memory if memory > 0 else None)
-    try:
+    with kv_groups.planned_for(memory if memory > 0 else None):
         return original(config, specs, available_memory)
-    finally:
-        kv_groups.MEMORY.reset(known)
 
 
 def our_groups(

@@ -8,9 +8,10 @@ tokens; pages may differ (``UniformTypeKVCacheSpecs``), and pools are planned fr
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,19 @@ Specs = Mapping[str, Any]
 
 logger = get_logger(__name__)
 
-MEMORY: ContextVar[int | None] = ContextVar("memory for all caches that are planned", default=None)
-"""Bytes, while vLLM makes the configurations of workers whose memory it knows."""
+HARDLY_ANY = 1
+"""Bytes of memory for which pages are single blocks, as small as groups make them."""
+_MEMORY: ContextVar[int | None] = ContextVar("memory for all caches that are planned", default=None)
+
+
+@contextlib.contextmanager
+def planned_for(memory: int | None) -> Iterator[None]:
+    """Plan for so many bytes of all caches in the block; None where they are not known."""
+    known = _MEMORY.set(memory)
+    try:
+        yield
+    finally:
+        _MEMORY.reset(known)
 
 
 def has_both_models(specs: Specs) -> bool:
@@ -142,15 +154,15 @@ def _tokens_hashed_at_a_time(cache: Any) -> int | None:
 
 
 def _inputs(config: VllmConfig, layers: tuple[CachedLayer, ...]) -> PlanInputs:
-    speculative = config.speculative_config
+    speculative, memory = config.speculative_config, _MEMORY.get()
     drafted = 0 if speculative is None else speculative.num_speculative_tokens
     return PlanInputs(
         layers,
         Request(config.model_config.max_model_len, 1 + drafted),
         _tokens_in_flight(config),
-        shared_pages=options_of(config).layout.shared_pages,
+        shared_pages=options_of(config).layout.shared_pages and memory != HARDLY_ANY,
         hash_block_size=_tokens_hashed_at_a_time(config.cache_config),
-        memory_bytes=MEMORY.get(),
+        memory_bytes=memory,
         kv_transfer=config.kv_transfer_config is not None,
     )
 
