@@ -11,7 +11,8 @@ takes strides is one component. Packed pages share one row. The choice of widths
 
 Layers that keep the same tokens are one group at first. Groups are then split, by sizes of
 components or in equal parts, for as long as a split lowers the price (``page_fitting.Limits``).
-A group with a window may get smaller blocks instead, which hold less beyond it.
+A group with a window may get smaller blocks instead, which hold less beyond it, but not beside
+states.
 """
 
 from __future__ import annotations
@@ -230,12 +231,14 @@ def _split(
     best = _best([part.demand(request) for part in parts], limits)
     if best is None:
         raise AssertionError("one block of each group in a page always fits")
+    # Beside states vLLM hashes the tokens of the largest block, which must divide all others.
+    may_be_finer = all(part.layers[0].retention.kind is not RetentionKind.STATE for part in parts)
     left = MOST_FITS
     while left > 0:
         better = None
         gains = best.gains([part.demand(request) for part in parts])
         worth = [gain >= PRICE_OF_A_GROUP * best.held_bytes for gain in gains]
-        finer = [part.finer(request, hash_block_size) for part in parts]
+        finer = [part.finer(request, hash_block_size) if may_be_finer else None for part in parts]
         for tried in _splits(parts, worth, finer):
             demands = [part.demand(request) for part in tried]
             if len(tried) > most or left <= 0 or least_price(demands, limits) >= best.price:

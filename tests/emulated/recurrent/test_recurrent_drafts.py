@@ -90,7 +90,6 @@ def test_states_in_several_kv_groups(tmp_path: Path) -> None:
         max_tokens=8,
         record_drafts=True,
         engine={"long_prefill_token_threshold": 4},
-        mkv_ascend={"layout": {"shared_pages": False}},
     )
     result = engine.run(several)
     assert_right(several, result)
@@ -116,6 +115,7 @@ def test_states_follow_what_is_accepted(runner: dict[str, str]) -> None:
         max_tokens=40,
         engine=blocks,
         environment=runner,
+        mkv_ascend={"layout": {"shared_pages": False}},
     )
     result = engine.run(drafted)
     assert_right(drafted, result)
