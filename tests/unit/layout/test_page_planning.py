@@ -220,6 +220,14 @@ def test_windows_take_finer_blocks_that_hold_less_and_divide_their_own() -> None
     assert [group.block_size for group in kept] == [16, 16]
 
 
+def test_windows_beside_states_keep_their_blocks() -> None:
+    """vLLM hashes the tokens of the largest block there, which must divide all others."""
+    window = layer("t.0", HOLDINGS[1], block_sizes=(16, 4, 8))
+    state = layer("t.1", HOLDINGS[2], row_bytes=(), state_bytes=(7,), block_sizes=(16,))
+    assert [group.block_size for group in plan_pages([window], REQUEST).groups] == [4]
+    assert [group.block_size for group in plan_pages([window, state], REQUEST).groups] == [16, 16]
+
+
 def test_groups_that_gain_nothing_alone_are_split_together() -> None:
     # While one of two groups has the planes of 7 bytes, the other's split frees none of them.
     sizes = [(2, 7)] * 6
