@@ -21,10 +21,6 @@ from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOption
 from mkv_ascend.attention.request import PLAIN_DTYPES
 from mkv_ascend.layout.kind import Kind
 
-KERNEL_BLOCK = 128
-"""Tokens of a block of vllm-ascend's attention kernels: every block of the cache is a multiple."""
-MOST_BLOCK_TOKENS = 1 << 20
-"""More than any context: such a block would hold every request whole."""
 LONGEST_WINDOW = (1 << 31) - 1
 """What attention's operators take for tokens before a query: a number of 32 bits."""
 MOST_SHOWN = 200
