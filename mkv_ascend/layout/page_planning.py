@@ -114,7 +114,7 @@ class _Part:
 
     @cached_property
     def splits(self) -> dict[int, tuple[_Part, ...]]:
-        """In two and in three parts of layers in turn; by sizes of components (``BY_SIZES``)."""
+        """In ``WAYS`` equal parts of layers in turn; by sizes of components (``BY_SIZES``)."""
         unlike: dict[tuple[int, ...], list[LayerRequirements]] = {}
         for need in self.layers:
             unlike.setdefault(need.sizes_in_planes(self.block_size), []).append(need)
