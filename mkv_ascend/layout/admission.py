@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mkv_ascend.layout.cost import MIB
-from mkv_ascend.layout.grouping import Group, Grouping
+from mkv_ascend.layout.grouping import MIB, Group, Grouping
 from mkv_ascend.layout.retention import Request
 
 NULL_BLOCKS = 1

@@ -20,9 +20,8 @@ from mkv_ascend.layout.admission import (
     require_one_request,
 )
 from mkv_ascend.layout.component import LayerLayout, StateExtent, exact_quotient
-from mkv_ascend.layout.cost import Cost
 from mkv_ascend.layout.fitting import fitted_groups, requirements_of
-from mkv_ascend.layout.grouping import Group, Grouping
+from mkv_ascend.layout.grouping import Cost, Group, Grouping
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.page_planning import plan_pages
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape

@@ -14,8 +14,7 @@ from typing import Any
 from mkv_ascend.layout.admission import NULL_BLOCKS
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayerLayout
-from mkv_ascend.layout.cost import Cost
-from mkv_ascend.layout.grouping import Grouping
+from mkv_ascend.layout.grouping import Cost, Grouping
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.layer_ranges import abbreviated_names
 from mkv_ascend.layout.placement import PlacedLayer, Pool

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mkv_ascend.layout.admission import NULL_BLOCKS
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import Storage
-from mkv_ascend.layout.cost import Cost
+from mkv_ascend.layout.grouping import Cost
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.report import (
     GroupPart,

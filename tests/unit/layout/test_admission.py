@@ -16,8 +16,7 @@ from mkv_ascend.layout.admission import (
     never_held,
     require_one_request,
 )
-from mkv_ascend.layout.cost import Cost
-from mkv_ascend.layout.grouping import Group, Grouping
+from mkv_ascend.layout.grouping import Cost, Group, Grouping
 from mkv_ascend.layout.page_planning import plan_pages
 from mkv_ascend.layout.retention import Request, Retention, RetentionKind
 

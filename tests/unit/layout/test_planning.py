@@ -17,8 +17,7 @@ from mkv_ascend.layout.component import (
     Storage,
     TokenExtent,
 )
-from mkv_ascend.layout.cost import Cost
-from mkv_ascend.layout.grouping import GroupingError
+from mkv_ascend.layout.grouping import Cost, GroupingError
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.planning import (

@@ -13,9 +13,8 @@ from mkv_ascend.layout.component import (
     LayerLayout,
     Storage,
 )
-from mkv_ascend.layout.cost import Cost
 from mkv_ascend.layout.fitting import requirements_of
-from mkv_ascend.layout.grouping import Grouping
+from mkv_ascend.layout.grouping import Cost, Grouping
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.page_planning import plan_pages
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape

@@ -20,7 +20,7 @@ from mkv_ascend.adapters.common.kv_cache.layer_facts import tied_facts
 from mkv_ascend.adapters.common.kv_cache.planned_caches import blocks_of_request
 from mkv_ascend.adapters.patching import expect
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, never_held
-from mkv_ascend.layout.cost import MIB
+from mkv_ascend.layout.grouping import MIB
 from mkv_ascend.layout.planning import ServingPlan, plan
 from mkv_ascend.layout.pooling import page_bytes
 
