@@ -28,11 +28,13 @@ BLOCKS = PREFIXES * (PREFIX // BLOCK + SPLIT * 3)
 
 
 def trace(seed: int) -> list[tuple[int, int]]:
-    """Which prefix each request has, some often, and how many tokens follow it."""
-    chance = random.Random(seed)
-    weights = [(number + 1) ** -0.7 for number in range(PREFIXES)]
-    prefixes = chance.choices(range(PREFIXES), weights, k=REQUESTS)
-    return [(prefix, chance.randint(8, 40)) for prefix in prefixes]
+    """The prefix of each request, every other time a recent one, and how many tokens follow it."""
+    chance, found = random.Random(seed), list[tuple[int, int]]()
+    for _ in range(REQUESTS):
+        is_recent = found and chance.random() < 0.5
+        prefix = chance.choice(found[-6:])[0] if is_recent else chance.randrange(PREFIXES)
+        found.append((prefix, chance.randint(8, 40)))
+    return found
 
 
 def request(number: int, prefix: int, tail: int) -> Request:
