@@ -48,7 +48,7 @@ class Row:
 
     @property
     def goal(self) -> Figure:
-        """No more groups with the first objective, no more MiB with the second."""
+        """No more groups than the first, and no more MiB than the second."""
         stock_mib = self.stock.mib if self.stock else self.contiguous.mib
         return Figure(self.contiguous.groups, min(stock_mib, self.contiguous.mib))
 

@@ -82,7 +82,7 @@ def test_a_single_layer_of_another_kind_does_not_split_the_others(
 def test_a_target_alone_keeps_vllms_blocks_where_pages_are_unlike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """vLLM doubles blocks of layers with smaller pages, which a search of ours would leave."""
+    """vLLM doubles blocks of layers with smaller pages, which a plan of ours would leave."""
     specs = model([full(), full(heads=1), window()], [])
     (ours,) = configs(specs, memory=2**36, max_model_len=32768)
     (stocks,) = stock_configs(monkeypatch, specs, 2**36, max_model_len=32768)
