@@ -144,10 +144,14 @@ def all_checks(root: Path, host: str = DEFAULT, shard: str = "1/1") -> list[Chec
     return [check for check in checks if check.group not in left_out]
 
 
-def child_environment() -> dict[str, str]:
+def child_environment(host: str = DEFAULT, arithmetic: str | None = None) -> dict[str, str]:
     """As given, but with one thread for each process unless asked otherwise, and with bytecode:
     without it, as in many containers, each process would compile what it imports anew."""
-    environment = dict(os.environ)
+    environment = os.environ | ARITHMETIC.get(arithmetic or "", {})
+    # vLLM keeps what it learnt of model classes by their names: two hosts with one folder would
+    # each find the other's, and import all of them anew.
+    cache = ROOT / ".cache" / "vllm" / HOSTS[host].vllm_ascend
+    environment.setdefault("VLLM_CACHE_ROOT", str(cache))
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment.setdefault("OMP_NUM_THREADS", "1")
     # numba sets the number of threads of all, torch too, when it first runs a loop in parallel.
@@ -157,22 +161,23 @@ def child_environment() -> dict[str, str]:
     return environment
 
 
-def run(check: Check, root: Path, prefix: str = "") -> Outcome:
+def run(check: Check, root: Path, environment: dict[str, str], prefix: str = "") -> Outcome:
     """Run one check with its output on our own, each line after ``prefix``."""
     print(f"\n{prefix}== {check.name}: {shlex.join(check.command)}", flush=True)
     started = time.monotonic()
     faults: list[str] = []
     try:
-        status, faults = _run_with_output(check.command, root, prefix)
+        status, faults = _run_with_output(check.command, root, environment, prefix)
     except OSError as error:
         print(f"{prefix}cannot start {check.command[0]}: {error}; run `make setup`", flush=True)
         status = 127
     return Outcome(check, status, time.monotonic() - started, tuple(faults))
 
 
-def _run_with_output(command: Sequence[str], root: Path, prefix: str) -> tuple[int, list[str]]:
+def _run_with_output(
+    command: Sequence[str], root: Path, environment: dict[str, str], prefix: str
+) -> tuple[int, list[str]]:
     """Exit status, and lines that name what failed, where the output comes through us."""
-    environment = child_environment()
     faults: list[str] = []
     if not prefix:
         return subprocess.run(command, cwd=root, env=environment).returncode, faults
@@ -196,14 +201,14 @@ def _run_with_output(command: Sequence[str], root: Path, prefix: str) -> tuple[i
     return process.returncode, faults
 
 
-def run_lanes(chosen: Sequence[Check], root: Path) -> list[Outcome]:
+def run_lanes(chosen: Sequence[Check], root: Path, environment: dict[str, str]) -> list[Outcome]:
     """Run the checks: lanes side by side, those of a lane one after another."""
     lanes = list(dict.fromkeys(check.lane for check in chosen))
     width = max(map(len, lanes), default=0)
 
     def run_lane(lane: str) -> list[Outcome]:
         prefix = f"{lane:<{width}} | " if len(lanes) > 1 else ""
-        return [run(check, root, prefix) for check in chosen if check.lane == lane]
+        return [run(check, root, environment, prefix) for check in chosen if check.lane == lane]
 
     with ThreadPoolExecutor(max(1, len(lanes))) as pool:
         return [outcome for outcomes in pool.map(run_lane, lanes) for outcome in outcomes]
@@ -251,8 +256,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     asked = set(wanted) or set(groups) - (set() if options.all else BEHIND_TEST)
     chosen = [check for check in checks if check.group in asked]
-    os.environ.update(ARITHMETIC.get(options.arithmetic, {}))
-    outcomes = run_lanes(chosen, ROOT)
+    environment = child_environment(options.host, options.arithmetic)
+    outcomes = run_lanes(chosen, ROOT, environment)
     print(summary(outcomes, time.monotonic() - started), flush=True)
     return 1 if any(outcome.status for outcome in outcomes) else 0
 

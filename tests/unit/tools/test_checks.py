@@ -65,7 +65,7 @@ def test_what_test_has_no_time_for_is_run_by_test_all(
 
 
 def test_a_missing_tool_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    outcome = checks.run(Check("x", "x", (str(tmp_path / "absent"),)), tmp_path)
+    outcome = checks.run(Check("x", "x", (str(tmp_path / "absent"),)), tmp_path, {})
     assert outcome.status != 0
     assert "make setup" in capfd.readouterr().out
 
@@ -74,6 +74,9 @@ def test_emulated_tests_run_strict_and_one_thread_each(monkeypatch: pytest.Monke
     for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
         assert checks.child_environment()[name] == "1"
+    monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
+    hosts = ("0.23", "0.30")
+    assert len({checks.child_environment(host)["VLLM_CACHE_ROOT"] for host in hosts}) == 2
     for group in ("core", "rest"):
         (engines,) = (c for c in all_checks(Path(".")) if c.group == group)
         assert "--strict" in engines.command
