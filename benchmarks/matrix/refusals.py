@@ -109,4 +109,7 @@ def last_words(log: str, limit: int = 300) -> str:
         # Pydantic says in a later line what is wrong.
         below = [line for line in log[log.rindex(words) :].splitlines() if line.startswith("  ")]
         words = re.sub(r" \[type=.*", "", below[0].strip()) if below else words
+    if words.endswith("reasons:"):
+        codes = re.findall(r"^\s*- (\[[^\]\s]+\])", log, re.MULTILINE)
+        words = f"{words} {', '.join(dict.fromkeys(codes))}"
     return words[:limit]

@@ -161,6 +161,11 @@ def test_a_crash_is_no_refusal() -> None:
     refused = "ValueError: the draft keeps a recurrent state in 3 of its layers"
     assert refusals.known_refusal(f"INFO x\n{refused}\n[rank0] bye") is refusals.OURS[0]
     assert refusals.last_words(f"INFO x\n{refused}\n[rank0] bye") == refused
+    several = "ValueError: this cannot be served, for 2 reasons:"
+    told = (
+        f"{several}\n- [mode] of graphs; change it\n- [method] x; change it\n{several}\n- [mode] y"
+    )
+    assert refusals.last_words(told) == f"{several} [mode], [method]"
 
 
 def test_a_verdict_is_found_until_a_source_changes(
