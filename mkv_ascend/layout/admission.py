@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mkv_ascend.layout.grouping import MIB, Group, Grouping
+from mkv_ascend.layout.page_shape import counted_in
 from mkv_ascend.layout.retention import Request
 
 NULL_BLOCKS = 1
@@ -28,10 +29,10 @@ def _asked_for(groups: tuple[Group, ...]) -> int:
     return sum(group.retention.asked_blocks for group in groups)
 
 
-def never_held(asked_for: int) -> str:
-    """Which blocks a request needs without holding them, for messages."""
+def never_held(asked_for: int, counted: str) -> str:
+    """Which blocks or pages (``counted``) a request needs without holding them, for messages."""
     states = f", {asked_for} asked for beside states but never taken" if asked_for else ""
-    return f"{NULL_BLOCKS} block being vLLM's own{states}"
+    return f"{NULL_BLOCKS} {counted} being vLLM's own{states}"
 
 
 def longest_request(groups: tuple[Group, ...], request: Request, num_blocks: int) -> int:
@@ -57,11 +58,12 @@ def require_one_request(grouping: Grouping, request: Request, num_blocks: int) -
     longest = longest_request(grouping.groups, request, num_blocks)
     shorter = f"lower --max-model-len by {request.tokens - longest} tokens" if longest else ""
     options = [shorter, "give the KV cache more memory (--gpu-memory-utilization)"]
+    counted = counted_in(group.shape for group in grouping.groups)
     raise AdmissionError(
-        f"one request of {request.tokens} tokens needs {needed} blocks of "
+        f"one request of {request.tokens} tokens needs {needed} {counted}s of "
         f"{grouping.cost.page_bytes} bytes ({needed * grouping.cost.page_bytes / MIB:.1f} MiB, "
-        f"{never_held(_asked_for(grouping.groups))}) in {len(grouping.groups)} KV groups; there "
-        f"are {num_blocks} "
+        f"{never_held(_asked_for(grouping.groups), counted)}) in {len(grouping.groups)} KV groups; "
+        f"there are {num_blocks} "
         f"({num_blocks * grouping.cost.page_bytes / MIB:.1f} MiB), enough for {longest} tokens. "
         f"Possible: {'; '.join(option for option in options if option)}"
     )

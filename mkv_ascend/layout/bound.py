@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, exact_quotient
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import PageShape, are_blocks
 from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
 
@@ -115,7 +115,7 @@ class BoundPlan:
     @property
     def shares_pages(self) -> bool:
         """Whether ids of blocks are a group's own."""
-        return any(shape != ONE_BLOCK for shape in self.shapes)
+        return not are_blocks(self.shapes)
 
     def block_planes(self) -> tuple[tuple[BlockPlane, ...], ...]:
         """Planes that together have every byte of a block once, by whose ids they are.

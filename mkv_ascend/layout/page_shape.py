@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -45,3 +46,13 @@ class PageShape:
 
 ONE_BLOCK = PageShape()
 """A page is a block."""
+
+
+def are_blocks(shapes: Iterable[PageShape]) -> bool:
+    """Whether a page is one block of every group, whose ids are then those of pages."""
+    return all(shape == ONE_BLOCK for shape in shapes)
+
+
+def counted_in(shapes: Iterable[PageShape]) -> str:
+    """What memory is counted in, for texts."""
+    return "block" if are_blocks(shapes) else "page"

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, Storage, exact_quotient
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape, are_blocks
 from mkv_ascend.layout.placement import ROW_ALIGNMENT, PlacedLayer, Placement, Pool
 
 Groups = Sequence[Sequence[LayerLayout]]
@@ -180,7 +180,7 @@ def make_shared_pools(groups: Groups, shapes: Sequence[PageShape]) -> tuple[Pool
 
 def page_bytes(groups: Groups, shapes: Sequence[PageShape]) -> int:
     """Bytes of a page over all pools; ``bytes_per_block`` where a page is a block."""
-    if all(shape == ONE_BLOCK for shape in shapes):
+    if are_blocks(shapes):
         return bytes_per_block(groups)
     return _weight(_widths(groups, shapes)) + _row_bytes(groups, shapes)
 

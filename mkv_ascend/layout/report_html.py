@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from mkv_ascend.layout.page_shape import counted_in
 from mkv_ascend.layout.report import PlanReport, served_groups
 from mkv_ascend.layout.report_text import (
     Row,
@@ -19,7 +20,6 @@ from mkv_ascend.layout.report_text import (
     group_rows,
     measured_with,
     pools_of,
-    unit,
 )
 
 STYLE = """
@@ -45,7 +45,7 @@ def html(report: PlanReport) -> str:
         _table([("what", "is"), *report.subjects, ("measured with", request)]),
         "<h2>KV groups</h2>",
         _table(group_rows(report)),
-        f"<h2>What a {unit(shapes)} holds ({format_bytes(report.plan.bytes_per_block)})</h2>",
+        f"<h2>What a {counted_in(shapes)} holds ({format_bytes(report.plan.bytes_per_block)})</h2>",
         *_bars(report),
         "<h2>Pools</h2>",
         _table(

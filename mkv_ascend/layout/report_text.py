@@ -9,7 +9,7 @@ from mkv_ascend.layout.admission import NULL_BLOCKS
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.grouping import Cost
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape, counted_in
 from mkv_ascend.layout.report import (
     GroupPart,
     PlanReport,
@@ -74,12 +74,13 @@ def text(report: PlanReport) -> str:
     width = max((len(word) for word, _ in report.subjects), default=0)
     lines = [answer(report), ""]
     lines += [f"{word:<{width}}  {value}" for word, value in report.subjects]
+    page = f"{format_bytes(report.plan.bytes_per_block)} for each"
     lines += [
         "",
         f"KV groups (blocks and bytes of one request of {measured_with(report)})",
         *aligned(group_rows(report)),
         "",
-        f"Pools ({format_bytes(report.plan.bytes_per_block)} for each {unit(report.plan.shapes)})",
+        f"Pools ({page} {counted_in(report.plan.shapes)})",
         *(f"  {x}" for part in report.pool_parts() for x in pools_of(part, report.plan.shapes)),
         "",
         "What it costs",
@@ -87,11 +88,6 @@ def text(report: PlanReport) -> str:
     ]
     lines += ["", *closing_lines(report)]
     return "\n".join(lines) + "\n"
-
-
-def unit(shapes: Iterable[PageShape]) -> str:
-    """What memory is counted in: a page is a block of every group, or several blocks of each."""
-    return "block" if all(shape == ONE_BLOCK for shape in shapes) else "page"
 
 
 def measured_with(report: PlanReport) -> str:
@@ -165,7 +161,7 @@ def pools_of(part: PoolPart, shapes: Iterable[PageShape]) -> tuple[str, str]:
     """Two lines on pools that are alike: what they are, and why, with which layers."""
     pool = part.pool
     number = count(len(part.pools), "pool")
-    what = f"{number}: {pool.storage}, {format_bytes(pool.bytes_per_block)} a {unit(shapes)}"
+    what = f"{number}: {pool.storage}, {format_bytes(pool.bytes_per_block)} a {counted_in(shapes)}"
     if pool.storage is Storage.SPLIT:
         what += f" in {count(len(pool.buffers), 'buffer')}"
     return what, f"  because {pool.reason}; {part.abbreviated}"
@@ -238,7 +234,7 @@ def served_text(
         shape.share(blocks) for blocks, shape in zip(request_blocks, bound.shapes, strict=True)
     )
     at_once = (bound.num_blocks - NULL_BLOCKS) / (share or 1)
-    word = unit(bound.shapes)
+    word = counted_in(bound.shapes)
     return "\n".join(
         (
             f"KV cache plan: {count(len(groups), 'group')}, {count(bound.num_blocks, word)} of "

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mkv_ascend.layout.page_shape import counted_in
 from mkv_ascend.layout.planning import ServingPlan
 from mkv_ascend.rules.refusal import Refusal
 
@@ -107,12 +108,13 @@ def request_over_device(memory: Memory, plan: ServingPlan) -> Iterator[Refusal]:
         return
     needed = sum(plan.admission_pages) + 1
     tokens, block = plan.inputs.request.tokens, plan.plan.bytes_per_block
+    counted = counted_in(plan.plan.shapes)
     shorter = plan.shortened(known[0])
     fits = 0 if shorter is None else shorter.inputs.request.tokens
     length = f"requests of {fits} tokens (--max-model-len), or " if fits else ""
     yield Refusal(
         "memory",
-        f"one request of {tokens} tokens needs {needed} blocks of {block} bytes "
+        f"one request of {tokens} tokens needs {needed} {counted}s of {block} bytes "
         f"({needed * block / 2**20:.1f} MiB) in {len(plan.grouping.groups)} KV groups, and "
         f"{known[1]}",
         f"{length}{needed * block / 2**20:.1f} MiB or more for KV caches",

@@ -173,7 +173,7 @@ def test_one_block_less_is_refused_with_numbers():
     with pytest.raises(engine.EngineFailedError) as failure:
         engine.run(full_length(BLOCKS_OF_ONE_REQUEST - 1))
     log = str(failure.value)
-    assert "one request of 512 tokens needs 10 KV cache blocks" in log
+    assert "one request of 512 tokens needs 10 blocks" in log
     assert "there are 9 (" in log
     assert "enough for 384 tokens" in log
     assert "raise num_gpu_blocks_override to 10 or more" in log

@@ -234,7 +234,7 @@ def test_memory_of_one_request_and_vllms_block_is_needed():
     assert enough.num_blocks == ONE_REQUEST
     with pytest.raises(AdmissionError) as error:
         configs(specs, blocks=ONE_REQUEST - 1, layout=A_BLOCK_A_PAGE)
-    assert f"needs {ONE_REQUEST} KV cache blocks" in str(error.value)
+    assert f"needs {ONE_REQUEST} blocks" in str(error.value)
     assert "lower max_model_len to 896 or less" in str(error.value)
     assert "raise num_gpu_blocks_override to 16" in str(error.value)
     less = {"blocks": ONE_REQUEST - 1, "max_model_len": 896}
@@ -263,7 +263,7 @@ def test_alignment_for_kv_transfer_is_counted(draft):
 def test_one_group_needs_vllms_block_too():
     specs = model([full(), full()])
     assert configs(specs, blocks=9)[0].num_blocks == 9
-    with pytest.raises(AdmissionError, match="needs 9 KV cache blocks"):
+    with pytest.raises(AdmissionError, match="needs 9 blocks"):
         configs(specs, blocks=8)
 
 
@@ -282,7 +282,7 @@ def test_pages_that_groups_share_are_counted():
     (result,) = configs(specs, blocks=alone + 1)
     found = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config(), result)
     assert found == pytest.approx((alone + 1) / of_many)
-    with pytest.raises(AdmissionError, match=f"needs {alone + 1} KV cache blocks"):
+    with pytest.raises(AdmissionError, match=f"needs {alone + 1} pages"):
         configs(specs, blocks=alone)
 
 

@@ -29,8 +29,10 @@ def grouping() -> Grouping:
 
 
 def test_blocks_that_no_request_holds_are_named() -> None:
-    assert never_held(0) == "1 block being vLLM's own"
-    assert never_held(2) == ("1 block being vLLM's own, 2 asked for beside states but never taken")
+    assert never_held(0, "block") == "1 block being vLLM's own"
+    assert never_held(2, "page") == (
+        "1 page being vLLM's own, 2 asked for beside states but never taken"
+    )
 
 
 def test_blocks_that_must_be_free_are_needed_beside_those_that_are_held() -> None:
@@ -52,7 +54,7 @@ def test_one_block_too_small_is_refused_with_the_numbers(grouping: Grouping) -> 
         require_one_request(grouping, REQUEST, needed - 1)
     message = str(caught.value)
     longest = longest_request(grouping.groups, REQUEST, needed - 1)
-    assert f"one request of 32768 tokens needs {needed} blocks" in message
+    assert f"one request of 32768 tokens needs {needed} pages" in message
     assert f"there are {needed - 1} " in message
     assert f"lower --max-model-len by {32768 - longest} tokens" in message
 

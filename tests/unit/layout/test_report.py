@@ -74,7 +74,7 @@ def test_memory_that_an_engine_would_refuse_is_said_to_be() -> None:
     assert make_report(memory_bytes=enough).refusal is None
     assert report.refusal is None
     small = make_report(memory_bytes=enough - 1)
-    needed = f"one request of 1024 tokens needs {blocks} blocks"
+    needed = f"one request of 1024 tokens needs {blocks} pages"
     assert small.refusal is not None
     assert needed in small.refusal
     assert f"refused at start-up: {small.refusal}\n" in text(small)

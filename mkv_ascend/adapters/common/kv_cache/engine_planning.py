@@ -21,6 +21,7 @@ from mkv_ascend.adapters.common.kv_cache.planned_caches import blocks_of_request
 from mkv_ascend.adapters.patching import expect
 from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, never_held
 from mkv_ascend.layout.grouping import MIB
+from mkv_ascend.layout.page_shape import counted_in
 from mkv_ascend.layout.planning import ServingPlan, plan
 from mkv_ascend.layout.pooling import page_bytes
 
@@ -169,6 +170,8 @@ def _too_small(
     longest: int,
 ) -> str:
     block = kv_cache_utils._pool_bytes_per_block(groups)
+    counted = counted_in(map(kv_groups.shape_of_group, groups))
+    asked_for = blocks_asked_for(config, groups)
     aligned = alignment_bytes(config, groups)
     memory = (available * block + aligned) / MIB
     possible = ["give the KV cache more memory (gpu_memory_utilization, kv_cache_memory_bytes)"]
@@ -177,8 +180,8 @@ def _too_small(
     if config.cache_config.num_gpu_blocks_override is not None:
         possible.append(f"raise num_gpu_blocks_override to {needed} or more")
     return (
-        f"one request of {max_model_len} tokens needs {needed} KV cache blocks of {block} bytes "
-        f"({needed * block / MIB:.1f} MiB, {never_held(blocks_asked_for(config, groups))}) in "
+        f"one request of {max_model_len} tokens needs {needed} {counted}s of {block} bytes "
+        f"({needed * block / MIB:.1f} MiB, {never_held(asked_for, counted)}) in "
         f"{len(groups)} KV groups; there are {available} ({memory:.1f} MiB"
         f"{f' less {aligned / MIB:.0f} MiB that align caches for transfer' if aligned else ''}), "
         f"enough for {longest} tokens. Possible: {'; '.join(possible)}"

@@ -22,7 +22,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from mkv_ascend.adapters.common.kv_cache.page_shapes import named, page_shapes_of
 from mkv_ascend.adapters.patching import record
 from mkv_ascend.layout.page_pool import Page, PagePool
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import PageShape, are_blocks
 
 PAGES = record(
     name="pages that groups share",
@@ -253,7 +253,7 @@ def share_pages(manager: Any) -> None:
     """
     coordinator = manager.coordinator
     shapes = page_shapes_of(coordinator.kv_cache_config)
-    if all(shape == ONE_BLOCK for shape in shapes):
+    if are_blocks(shapes):
         return
     pool = PageBlocks(coordinator.block_pool, shapes)
     coordinator.block_pool = manager.block_pool = pool

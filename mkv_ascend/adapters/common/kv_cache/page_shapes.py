@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, UniformTypeKVCacheSpecs
 
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
+from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape, are_blocks
 
 _ATTRIBUTE = "mkv_ascend_page_shape"
 _ID_BITS = 32
@@ -94,7 +94,7 @@ def planes_of_groups(
         specs: by group and layer, of this worker.
         planes: of each group that has layers, or of all together (``Materialized.planes``).
     """
-    if all(shape == ONE_BLOCK for shape in page_shapes_of(kv_cache_config)):
+    if are_blocks(page_shapes_of(kv_cache_config)):
         return planes
     own = iter(planes if len(planes) == sum(map(bool, specs)) else itertools.repeat(planes[0]))
     return [next(own) if group else () for group in specs]

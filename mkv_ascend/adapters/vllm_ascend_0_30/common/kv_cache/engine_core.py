@@ -26,7 +26,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
     refuse_drafts_left_alone,
     why_not_planned,
 )
-from mkv_ascend.layout.page_shape import ONE_BLOCK
+from mkv_ascend.layout.page_shape import are_blocks
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -160,7 +160,7 @@ def get_kv_cache_config_from_groups(
 def _max_memory_usage_bytes_from_groups(original: Any, config: VllmConfig, groups: Groups) -> int:
     """Bytes that one request of full length needs, in whole pages."""
     groups = _planned(groups)
-    if all(kv_groups.shape_of_group(group) == ONE_BLOCK for group in groups):
+    if are_blocks(map(kv_groups.shape_of_group, groups)):
         return int(original(config, groups))
     pages = engine_planning.pages_of_one_request(config, groups)
     return pages * int(kv_cache_utils._pool_bytes_per_block(groups))
@@ -171,7 +171,7 @@ def get_max_concurrency_for_kv_cache_config(
     original: Any, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig
 ) -> float:
     """Number of requests of full length that fit at once."""
-    if all(shape == ONE_BLOCK for shape in page_shapes_of(kv_cache_config)):
+    if are_blocks(page_shapes_of(kv_cache_config)):
         return float(original(vllm_config, kv_cache_config))
     return engine_planning.requests_at_once(vllm_config, kv_cache_config)
 
