@@ -75,7 +75,7 @@ def fault_of(seed: int, number: int) -> str:
 def shared_byte(plan: CachePlan, pages: int) -> str:
     """The first byte that two have which must not, among so many pages; empty if none is."""
     bound = plan.bind(pages)
-    # By pool: the page of each byte. By KV group and pool: the bytes of that group.
+    # By buffer: the page of each byte. By KV group and buffer: the bytes of that group.
     page_of: dict[int, dict[int, int]] = defaultdict(dict)
     seen: dict[tuple[int, int], set[int]] = defaultdict(set)
     for name, layer in bound.views().items():
@@ -83,15 +83,15 @@ def shared_byte(plan: CachePlan, pages: int) -> str:
         shape = plan.shapes[group]
         for view, block in product(layer.views, range(pages * shape.blocks)):
             page = block // shape.per_stretch % pages
-            pool, size = view.pool, bound.allocation_bytes(view.pool)
-            of_pages, own = page_of[pool], seen[group, pool]
+            buffer, size = view.buffer, bound.buffers[view.buffer]
+            of_pages, own = page_of[buffer], seen[group, buffer]
             for byte in _bytes_of(view, block):
                 if not 0 <= byte < size:
-                    return f"{name} leaves pool {pool} in block {block} by byte {byte}"
+                    return f"{name} leaves buffer {buffer} in block {block} by byte {byte}"
                 if (other := of_pages.setdefault(byte, page)) != page:
-                    return f"{name} has byte {(pool, byte)} of page {other} in page {page}"
+                    return f"{name} has byte {(buffer, byte)} of page {other} in page {page}"
                 if byte in own:
-                    return f"{name} has byte {(pool, byte)} of its own KV group"
+                    return f"{name} has byte {(buffer, byte)} of its own KV group"
                 own.add(byte)
     return ""
 

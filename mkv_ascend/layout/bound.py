@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan with a number of blocks: the size of each allocation and every tensor as integers."""
+"""A plan with a number of blocks: the size of each buffer and every tensor as integers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, exact_quotient
@@ -13,9 +14,9 @@ from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 
 @dataclass(frozen=True)
 class TensorView:
-    """One tensor: ``strides`` in elements, ``offset_bytes`` from the aligned start of its pool.
+    """One tensor: ``strides`` in elements, ``offset_bytes`` from the start of its buffer.
 
-    ``buffer``: which buffer of the pool the tensor lies in. Block b has rows
+    ``buffer``: which of the plan's buffers the tensor lies in. Block b has rows
     ``b * rows_per_block`` and the ``rows_per_block - 1`` after it.
     """
 
@@ -23,7 +24,6 @@ class TensorView:
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    pool: int
     buffer: int
     offset_bytes: int
     rows_per_block: int
@@ -32,10 +32,9 @@ class TensorView:
 @dataclass(frozen=True)
 class BlockPlane:
     """Bytes of ``blocks`` blocks one after another: those of block b are ``block_bytes`` from
-    ``offset_bytes + b * block_bytes`` on, counted from the aligned start of the pool.
+    ``offset_bytes + b * block_bytes`` on, counted from the start of the buffer.
     """
 
-    pool: int
     buffer: int
     offset_bytes: int
     block_bytes: int
@@ -68,25 +67,15 @@ class BoundPlan:
         if self.num_blocks < 1:
             raise LayoutError(f"{self.num_blocks} blocks; a plan needs at least 1")
 
-    def buffer_start(self, pool: int, buffer: int) -> int:
-        """Byte of the pool's allocation that this buffer starts at, a multiple of ``alignment``."""
-        sizes = self.pools[pool].buffers[:buffer]
-        return sum(self._aligned(size * self.num_blocks) for size in sizes)
-
-    def buffer_bytes(self, pool: int, buffer: int) -> int:
-        """Bytes of one buffer, without what aligns the next one."""
-        return self.pools[pool].buffers[buffer] * self.num_blocks
-
-    def allocation_bytes(self, pool: int) -> int:
-        """Bytes to allocate for this pool, its start not yet aligned."""
-        buffers = self.pools[pool].buffers
-        last = len(buffers) - 1
-        return self.buffer_start(pool, last) + self.buffer_bytes(pool, last)
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """Bytes of each buffer of all pools, without what aligns its start."""
+        return tuple(size * self.num_blocks for pool in self.pools for size in pool.buffers)
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all allocations."""
-        return sum(self.allocation_bytes(pool) for pool in range(len(self.pools)))
+        """Bytes of all buffers."""
+        return sum(self.buffers)
 
     @property
     def bytes_per_block(self) -> int:
@@ -107,9 +96,8 @@ class BoundPlan:
         """Tensors by layer, aliases not included, in the order of the plan's layers."""
         layouts = {layout.layer: layout for layout in self.layers}
         placed: dict[str, LayerViews] = {}
-        for index, pool in enumerate(self.pools):
-            for member in pool.layers:
-                placed[member.layer] = self._layer(index, layouts[member.layer], member)
+        for first, member in self._placed():
+            placed[member.layer] = self._layer(first, layouts[member.layer], member)
         return {layout.layer: placed[layout.layer] for layout in self.layers}
 
     @property
@@ -123,60 +111,46 @@ class BoundPlan:
         One entry for all groups where a block of one is a block of all, else one for each group.
         """
         if not self.shares_pages:
-            return (self._all_planes(),)
-        return tuple(self._planes_of_group(group) for group in range(len(self.shapes)))
-
-    def _all_planes(self) -> tuple[BlockPlane, ...]:
-        return tuple(
-            BlockPlane(
-                index, buffer, self.buffer_start(index, buffer) + start, size, self.num_blocks
+            buffers = (
+                BlockPlane(buffer, 0, size // self.num_blocks, self.num_blocks)
+                for buffer, size in enumerate(self.buffers)
             )
-            for index, pool in enumerate(self.pools)
-            for buffer, start, size in sorted(self._planes_of(pool))
-        )
+            return (tuple(buffers),)
+        return tuple(self._planes_of_group(group) for group in range(len(self.shapes)))
 
     def _planes_of_group(self, group: int) -> tuple[BlockPlane, ...]:
         blocks = self.num_blocks * self.shapes[group].blocks
         # Components of one page are of one plane.
         found = {
             BlockPlane(
-                index,
-                part.buffer,
-                self.buffer_start(index, part.buffer) + part.start_per_block * self.num_blocks,
+                first + part.buffer,
+                part.start_per_block * self.num_blocks,
                 part.block_stride,
                 blocks,
             ): None
-            for index, pool in enumerate(self.pools)
-            for member in pool.layers
+            for first, member in self._placed()
             if member.group == group
             for part in member.placements
         }
         return tuple(found)
 
-    def _planes_of(self, pool: Pool) -> set[tuple[int, int, int]]:
-        """Buffer, start in the buffer, bytes of a block."""
-        if pool.storage.is_strided:
-            return {(buffer, 0, size) for buffer, size in enumerate(pool.buffers)}
-        return {
-            (part.buffer, part.start_per_block * self.num_blocks, part.block_stride)
-            for member in pool.layers
-            for part in member.placements
-        }
+    def _placed(self) -> Iterator[tuple[int, PlacedLayer]]:
+        """Each layer with the number of its pool's first buffer."""
+        first = 0
+        for pool in self.pools:
+            yield from ((first, member) for member in pool.layers)
+            first += len(pool.buffers)
 
-    def _aligned(self, size: int) -> int:
-        return -(-size // self.alignment) * self.alignment
-
-    def _layer(self, pool: int, layout: LayerLayout, member: PlacedLayer) -> LayerViews:
+    def _layer(self, first: int, layout: LayerLayout, member: PlacedLayer) -> LayerViews:
         pairs = zip(layout.components, member.placements, strict=True)
         blocks = self.num_blocks * self.shapes[member.group].blocks
-        views = (self._view(pool, layout, part, placement, blocks) for part, placement in pairs)
+        views = (self._view(first, layout, part, placement, blocks) for part, placement in pairs)
         return LayerViews(layout, tuple(views))
 
     def _view(
-        self, pool: int, layout: LayerLayout, part: Component, placement: Placement, blocks: int
+        self, first: int, layout: LayerLayout, part: Component, placement: Placement, blocks: int
     ) -> TensorView:
         row_shape = part.row_shape(layout.kernel_block)
-        start = placement.start_per_block * self.num_blocks + placement.start_bytes
         row_stride = exact_quotient(
             placement.row_stride, part.item_bytes, f"{layout.layer}, {part.name}: stride by element"
         )
@@ -186,8 +160,7 @@ class BoundPlan:
             dtype=part.dtype,
             shape=(blocks * placement.rows, *row_shape),
             strides=(row_stride, *inner),
-            pool=pool,
-            buffer=placement.buffer,
-            offset_bytes=self.buffer_start(pool, placement.buffer) + start,
+            buffer=first + placement.buffer,
+            offset_bytes=placement.start_per_block * self.num_blocks + placement.start_bytes,
             rows_per_block=placement.rows,
         )

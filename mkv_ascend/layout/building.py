@@ -67,18 +67,17 @@ def build_layout(
     components: list[Component],
     *,
     container: Container = Container.TUPLE,
-    contiguous: Storage = Storage.SPLIT,
     takes_strides: bool = False,
     tokens_per_block: int | None = None,
 ) -> LayerLayout:
     """A layout whose components must add up to the page that the spec counts.
 
-    ``contiguous``: storage when the operators take no strides. ``takes_strides``: whether they take
-    pages one behind the other. ``tokens_per_block``: where it is not the spec's block size.
+    ``takes_strides``: whether the operators take pages one behind the other. ``tokens_per_block``:
+    where it is not the spec's block size.
     """
     used = sum(part.bytes_per_block for part in components if not part.overlay)
     _check_page(spec, facts, used)
-    storage = Storage.PAGED if takes_strides else contiguous
+    storage = Storage.PAGED if takes_strides else Storage.SPLIT
     if facts.takes_strides:
         storage = Storage.PACKED
     padded: int = max(used, getattr(spec, "page_size_padded", None) or 0)

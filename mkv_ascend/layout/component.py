@@ -52,8 +52,6 @@ class Storage(Word):
 
     SPLIT = "split"
     """A buffer each, contiguous over all blocks."""
-    PLANAR = "planar"
-    """One buffer, component after component, each contiguous over all blocks."""
     PAGED = "paged"
     """One buffer, page after page; the operators must take strides."""
     PACKED = "packed"
@@ -162,7 +160,7 @@ class Component:
 class LayerLayout:
     """The cache of one layer for one block, made by a recipe from the layer's own spec.
 
-    ``storage``: SPLIT and PLANAR say that the operators need contiguous components; PAGED that
+    ``storage``: SPLIT says that the operators need contiguous components; PAGED that
     they take pages one behind the other; PACKED that they take any stride. ``page_bytes``: all
     components, and in PAGED storage what the spec pads them to. ``tokens_per_block``: tokens of a
     request that one block stands for (compressed caches keep fewer rows). ``kernel_block``: rows of

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the blocks of a layer's components lie in a pool, for any number of blocks.
 
-A pool is one allocation, cut into one or more buffers; a buffer has ``bytes_per_block`` bytes for
-each page. With N pages, block b of a component starts at
+A pool has one or more buffers, each an allocation with the same number of bytes for every page.
+With N pages, block b of a component starts at
 
     N * start_per_block + start_bytes + b * block_stride
 
@@ -64,10 +64,10 @@ class PlacedLayer:
 
 @dataclass(frozen=True)
 class Pool:
-    """One raw allocation and the layers that share it.
+    """Buffers, and the layers that share them.
 
-    ``buffers``: bytes per page of each buffer. SPLIT pools have a buffer for each component, or
-    for all planes of one width where groups share pages; others one.
+    ``buffers``: bytes per page of each. A SPLIT pool has one for each plane, or for all planes of
+    one width where a page holds several blocks; a PACKED pool has one.
     """
 
     storage: Storage

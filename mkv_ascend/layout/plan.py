@@ -17,7 +17,7 @@ from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayerLayout, LayoutError, exact_quotient
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.placement import PlacedLayer, Pool
-from mkv_ascend.layout.pooling import make_pools, make_shared_pools
+from mkv_ascend.layout.pooling import make_pools
 from mkv_ascend.layout.proof import prove_pool
 
 BUFFER_ALIGNMENT = 512
@@ -98,6 +98,24 @@ class CachePlan:
         """Bytes of one page over all pools: of one block id where a page is a block."""
         return sum(pool.bytes_per_block for pool in self.pools)
 
+    def tied_layers(self) -> list[tuple[int, list[str]]]:
+        """Layers that have buffers in common, or by way of others; with the bytes of a page there.
+
+        vLLM's name for such a set is a KV cache tensor.
+        """
+        found: list[tuple[set[tuple[int, int]], list[str]]] = []
+        for index, pool in enumerate(self.pools):
+            for member in pool.layers:
+                buffers = {(index, part.buffer) for part in member.placements}
+                layers: list[str] = []
+                for others in [one for one in found if one[0] & buffers]:
+                    found.remove(others)
+                    buffers |= others[0]
+                    layers += others[1]
+                found.append((buffers, [*layers, member.layer]))
+        sizes = [pool.buffers for pool in self.pools]
+        return [(sum(sizes[pool][one] for pool, one in tied), names) for tied, names in found]
+
     @property
     def overhead_bytes(self) -> int:
         """The most bytes that aligning all buffers can cost, for any number of blocks."""
@@ -113,7 +131,7 @@ class CachePlan:
         return max(memory_bytes - taken, 0) // self.bytes_per_block
 
     def bind(self, num_blocks: int) -> BoundPlan:
-        """The plan for ``num_blocks`` pages: sizes of allocations, shapes, strides, offsets."""
+        """The plan for ``num_blocks`` pages: sizes of buffers, shapes, strides, offsets."""
         return BoundPlan(
             self.layers, self.pools, self.alignment, self.aliases, num_blocks, self.shapes
         )
@@ -210,11 +228,10 @@ def make_plan(
     Raises LayoutError with the numbers when something does not divide or fit.
     """
     shapes = shapes or [ONE_BLOCK] * len(groups)
-    is_shared = any(shape != ONE_BLOCK for shape in shapes)
     return CachePlan(
         layers=tuple(layout for group in groups for layout in group),
         groups=tuple(_group(group, shape) for group, shape in zip(groups, shapes, strict=True)),
-        pools=make_shared_pools(groups, shapes) if is_shared else make_pools(groups),
+        pools=make_pools(groups, shapes),
         alignment=TRANSFER_ALIGNMENT if kv_transfer else BUFFER_ALIGNMENT,
         aliases=tuple(sorted((aliases or {}).items())),
     )

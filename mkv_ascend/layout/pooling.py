@@ -1,188 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers of different KV groups share a pool, and where their components lie in it.
+"""Which layers of different KV groups share bytes, and where their components lie.
 
-A block id belongs to one KV group at a time, so layers of different groups may use the same bytes
-of it. Contiguous components share a plane only when their blocks are equally large: then block b
-of both is the same bytes. So a pool of contiguous layers is a set of planes, and a layer joins when
-the pool has planes of its sizes, or is given those that lack. Pages share by page size. Packed
-pages of all sizes share one pool: a row for each block, as long as the pages of the largest group.
-Nothing here needs to be believed: the plan proves the result.
+A page belongs to one KV group at a time, so layers of different groups may use the same bytes of
+it. A *plane* is so many bytes of each page, page behind page. Components of one size lie in planes
+of one width, whatever group they are of; of each width there are as many planes as the group that
+needs the most of them has components. A page of a layer whose operators take strides is one
+component there. Packed pages of all sizes share a row for each page, as long as those of the
+largest group. Nothing here needs to be believed: the plan proves the result.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 
 from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, Storage, exact_quotient
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape, are_blocks
+from mkv_ascend.layout.page_shape import PageShape, are_blocks
 from mkv_ascend.layout.placement import ROW_ALIGNMENT, PlacedLayer, Placement, Pool
 
 Groups = Sequence[Sequence[LayerLayout]]
 
 Sizes = Counter[int]
-"""How many planes of each size, in bytes per block."""
+"""How many planes of each width, in bytes of a page."""
 
 
-@dataclass(eq=False)
-class _Planes:
-    """A pool of contiguous layers while it is being filled."""
+def make_pools(groups: Groups, shapes: Sequence[PageShape]) -> tuple[Pool, ...]:
+    """The pools of ``groups``: of planes, and of packed pages.
 
-    planes: list[int] = field(default_factory=list)
-    members: list[tuple[LayerLayout, int]] = field(default_factory=list)
-
-
-def _planes_of(layout: LayerLayout) -> Sizes:
-    return Counter(part.bytes_per_block for part in layout.components)
-
-
-def _weight(planes: Sizes) -> int:
-    return sum(size * count for size, count in planes.items())
-
-
-def _contiguous(group: Sequence[LayerLayout]) -> list[LayerLayout]:
-    return [layout for layout in group if not layout.storage.is_strided]
-
-
-def _contiguous_pools(groups: Groups) -> list[_Planes]:
-    """As many planes of each size as the group with the most needs, and no more.
-
-    Groups with the most bytes first: they open the pools that the others then fit into. A layer
-    that finds its planes in several pools only makes one pool of them.
+    ``groups``: layouts in the order of execution, for each KV group. ``shapes``: of each group.
     """
-    pools: list[_Planes] = []
-    members = [_contiguous(group) for group in groups]
-    order = sorted(
-        range(len(groups)), key=lambda index: -sum(part.used_bytes for part in members[index])
-    )
-    for group in order:
-        free = {pool: Counter(pool.planes) for pool in pools}
-        for layout in members[group]:
-            missing = _planes_of(layout)
-            chosen = _choose(free, missing)
-            for pool in chosen:
-                missing -= free[pool]
-            target = _merge(chosen, free, pools) or _open(free, pools)
-            target.planes += missing.elements()
-            target.members.append((layout, group))
-            free[target] = free[target] + missing - _planes_of(layout)
-    return pools
-
-
-def _choose(free: dict[_Planes, Sizes], needed: Sizes) -> list[_Planes]:
-    """Pools that together have most of ``needed`` free: one if one has, the fullest first."""
-    chosen: list[_Planes] = []
-    while needed:
-        best, best_cost = None, (_weight(needed), 0)
-        for pool, planes in free.items():
-            if pool in chosen or not planes:
-                continue
-            cost = (_weight(needed - planes), _weight(planes))
-            if cost < best_cost:
-                best, best_cost = pool, cost
-            if planes == needed:
-                break
-        if best is None:
-            break
-        chosen.append(best)
-        needed = needed - free[best]
-    return chosen
-
-
-def _merge(
-    chosen: list[_Planes], free: dict[_Planes, Sizes], pools: list[_Planes]
-) -> _Planes | None:
-    """The first of ``chosen`` with the planes and members of the others."""
-    for other in chosen[1:]:
-        chosen[0].planes += other.planes
-        chosen[0].members += other.members
-        free[chosen[0]] = free[chosen[0]] + free.pop(other)
-        pools.remove(other)
-    return chosen[0] if chosen else None
-
-
-def _open(free: dict[_Planes, Sizes], pools: list[_Planes]) -> _Planes:
-    pool = _Planes()
-    pools.append(pool)
-    free[pool] = Counter()
-    return pool
-
-
-@dataclass
-class _Pages:
-    """A pool of pages: ``width`` bytes per block, a layer of each group with that group."""
-
-    width: int
-    members: list[tuple[LayerLayout, int]] = field(default_factory=list)
-
-
-def _paged_pools(groups: Groups) -> list[_Pages]:
-    pools: dict[tuple[int, int], _Pages] = {}
-    for group, layouts in enumerate(groups):
-        seen: Counter[int] = Counter()
-        for layout in layouts:
-            if layout.storage is not Storage.PAGED:
-                continue
-            size = layout.page_bytes
-            pool = pools.setdefault((size, seen[size]), _Pages(size))
-            pool.members.append((layout, group))
-            seen[size] += 1
-    return list(pools.values())
-
-
-def bytes_per_block(groups: Groups) -> int:
-    """Bytes that one block id costs over all pools, where a page is a block."""
-    most: Sizes = Counter()
-    for group in groups:
-        planes: Sizes = Counter()
-        for layout in _contiguous(group):
-            planes.update(_planes_of(layout))
-        most |= planes
-    pages = sum(pool.width for pool in _paged_pools(groups))
-    return _weight(most) + pages + _row_bytes(groups)
-
-
-def make_pools(groups: Groups) -> tuple[Pool, ...]:
-    """The pools of ``groups``: layouts in the order of execution, for each KV group."""
-    pools = [_lay_planes(pool) for pool in _contiguous_pools(groups)]
-    pools += [_lay_pages(pool) for pool in _paged_pools(groups)]
-    if row := _row_bytes(groups):
-        pools.append(_lay_row(groups, row))
-    return tuple(pools)
-
-
-def make_shared_pools(groups: Groups, shapes: Sequence[PageShape]) -> tuple[Pool, ...]:
-    """The pools of groups that have several blocks in a page each.
-
-    Planes of one width lie in one buffer, as many as the group with the most of them needs. A
-    group's components of that width take S neighbouring planes each, from the first on; pages of
-    layers that take strides are one component there. Packed pages share one row, of which a block
-    is a part.
-    """
-    widths = _widths(groups, shapes)
-    buffers = {width: index for index, width in enumerate(sorted(widths))}
+    planes = _Planes(_widths(groups, shapes), apart=are_blocks(shapes))
     placed = [
         placed
         for index, (group, shape) in enumerate(zip(groups, shapes, strict=True))
-        for placed in _in_neighbouring_planes(group, index, shape, buffers)
+        for placed in _in_neighbouring_planes(group, index, shape, planes)
     ]
     pools = []
     if placed:
-        sizes = tuple(width * widths[width] for width in buffers)
-        reason = "a page holds several blocks of a group; planes of one width lie in one buffer"
-        pools.append(Pool(Storage.SPLIT, reason, sizes, tuple(placed)))
+        pools.append(Pool(Storage.SPLIT, planes.reason, planes.buffers, tuple(placed)))
     if row := _row_bytes(groups, shapes):
         pools.append(_lay_row(groups, row, shapes))
     return tuple(pools)
 
 
 def page_bytes(groups: Groups, shapes: Sequence[PageShape]) -> int:
-    """Bytes of a page over all pools; ``bytes_per_block`` where a page is a block."""
-    if are_blocks(shapes):
-        return bytes_per_block(groups)
-    return _weight(_widths(groups, shapes)) + _row_bytes(groups, shapes)
+    """Bytes of a page over all pools."""
+    planes = _widths(groups, shapes)
+    return sum(map(int.__mul__, planes.keys(), planes.values())) + _row_bytes(groups, shapes)
+
+
+class _Planes:
+    """The buffers of the planes: one for all of a width, or ``apart`` one for each.
+
+    Where a page is a block, each component has a tensor of its own, which KV connectors need. Where
+    it has several, a component may take several planes, which must be neighbours.
+    """
+
+    def __init__(self, planes: Sizes, *, apart: bool) -> None:
+        self._apart = apart
+        self._first: dict[int, int] = {}
+        buffers: list[int] = []
+        for width, number in sorted(planes.items()):
+            self._first[width] = len(buffers)
+            buffers += [width] * number if apart else [width * number]
+        self.buffers = tuple(buffers)
+
+    @property
+    def reason(self) -> str:
+        """Why they lie so, for reports."""
+        if self._apart:
+            return "each component has a buffer, which one of every group may use"
+        return "a page holds several blocks of a group; planes of one width lie in one buffer"
+
+    def located(self, width: int, plane: int) -> tuple[int, int]:
+        """Buffer, and first byte per page, of the plane of this number."""
+        first = self._first[width]
+        return (first + plane, 0) if self._apart else (first, plane * width)
 
 
 def _widths(groups: Groups, shapes: Sequence[PageShape]) -> Sizes:
@@ -207,14 +101,14 @@ def _sizes_in_planes(layout: LayerLayout) -> list[int]:
 
 
 def _in_neighbouring_planes(
-    group: Sequence[LayerLayout], index: int, shape: PageShape, buffers: Mapping[int, int]
+    group: Sequence[LayerLayout], index: int, shape: PageShape, planes: _Planes
 ) -> Iterator[PlacedLayer]:
     taken: Sizes = Counter()
     for layout in group:
         starts = []
         for size in _sizes_in_planes(layout):
             width = size * shape.per_stretch
-            starts.append((buffers[width], taken[width] * width))
+            starts.append(planes.located(width, taken[width]))
             taken[width] += shape.stretches
         if layout.storage is Storage.PAGED:
             yield PlacedLayer(layout.layer, index, tuple(_in_page(layout, *starts[0])))
@@ -226,60 +120,11 @@ def _in_neighbouring_planes(
             yield PlacedLayer(layout.layer, index, tuple(placements))
 
 
-def _lay_planes(pool: _Planes) -> Pool:
-    storage, reason = _contiguous_storage(pool)
-    sizes = pool.planes
-    if storage is Storage.SPLIT:
-        buffers = tuple(sizes)
-        starts = [(index, 0) for index in range(len(sizes))]
-    else:
-        buffers = (sum(sizes),)
-        starts = [(0, sum(sizes[:index])) for index in range(len(sizes))]
-    return Pool(storage, reason, buffers, tuple(_place_all(pool, starts)))
-
-
-def _contiguous_storage(pool: _Planes) -> tuple[Storage, str]:
-    split = "the operators take contiguous components"
-    if all(layout.storage is Storage.SPLIT for layout, _ in pool.members):
-        return Storage.SPLIT, split
-    if any(size % ROW_ALIGNMENT for size in pool.planes):
-        return Storage.SPLIT, (
-            f"{split}; in one buffer they would not start at multiples of {ROW_ALIGNMENT} bytes"
-        )
-    return Storage.PLANAR, f"{split}; those of a state lie in one buffer"
-
-
-def _place_all(pool: _Planes, starts: list[tuple[int, int]]) -> Iterator[PlacedLayer]:
-    """Each layer takes the first planes of its sizes that no layer of its group has."""
-    taken: dict[int, set[int]] = {}
-    for layout, group in pool.members:
-        used = taken.setdefault(group, set())
-        placements = []
-        for part in layout.components:
-            index = next(
-                index
-                for index, plane in enumerate(pool.planes)
-                if plane == part.bytes_per_block and index not in used
-            )
-            used.add(index)
-            placements.append(_in_plane(part, layout.kernel_block, *starts[index]))
-        yield PlacedLayer(layout.layer, group, tuple(placements))
-
-
 def _in_plane(part: Component, kernel_block: int | None, buffer: int, start: int) -> Placement:
     rows = part.rows_per_block(kernel_block)
     size = part.bytes_per_block
     row = exact_quotient(size, rows, f"{part.name}: bytes by kernel blocks")
     return Placement(part.name, buffer, start, 0, size, rows, row, row)
-
-
-def _lay_pages(pool: _Pages) -> Pool:
-    placed = [
-        PlacedLayer(layout.layer, group, tuple(_in_page(layout, 0, 0)))
-        for layout, group in pool.members
-    ]
-    reason = "the operators take strides: a block is one page"
-    return Pool(Storage.PAGED, reason, (pool.width,), tuple(placed))
 
 
 def _in_page(layout: LayerLayout, buffer: int, plane: int) -> Iterator[Placement]:
@@ -302,13 +147,13 @@ def _packed(group: Sequence[LayerLayout]) -> list[LayerLayout]:
     return [layout for layout in group if layout.storage is Storage.PACKED]
 
 
-def _row_bytes(groups: Groups, shapes: Sequence[PageShape] = ()) -> int:
+def _row_bytes(groups: Groups, shapes: Sequence[PageShape]) -> int:
     """Bytes of a page's row: the packed pages of the group with the most; 0 without any.
 
     Blocks of a page are equally far apart, and kernel blocks of a block, in every group.
     """
     needed, unit = 0, ROW_ALIGNMENT
-    for group, shape in zip(groups, shapes or [ONE_BLOCK] * len(groups), strict=True):
+    for group, shape in zip(groups, shapes, strict=True):
         packed = _packed(group)
         for layout in packed:
             unit = math.lcm(unit, ROW_ALIGNMENT * layout.kernel_splits * shape.blocks)
@@ -344,12 +189,12 @@ def _require_equal_splits(layers: Sequence[LayerLayout]) -> None:
         )
 
 
-def _lay_row(groups: Groups, row: int, shapes: Sequence[PageShape] = ()) -> Pool:
+def _lay_row(groups: Groups, row: int, shapes: Sequence[PageShape]) -> Pool:
     """Kernel blocks of a group's layers one behind the other, as often as a block has some."""
     placed = []
     for index, group in enumerate(groups):
         start = 0
-        block = row // (shapes[index].blocks if shapes else 1)
+        block = row // shapes[index].blocks
         _require_equal_splits(_packed(group))
         for layout in _packed(group):
             stride = exact_quotient(block, layout.kernel_splits, f"{layout.layer}: bytes of a row")

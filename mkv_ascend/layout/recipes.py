@@ -34,7 +34,6 @@ from mkv_ascend.layout.component import (
     LayerLayout,
     LayoutError,
     StateExtent,
-    Storage,
     TokenExtent,
     exact_quotient,
 )
@@ -87,14 +86,7 @@ def _recurrent(spec: Any, facts: LayerFacts) -> LayerLayout:
         Component(name, dtype, StateExtent(shape))
         for name, shape, dtype in zip(_state_names(shapes), shapes, dtypes, strict=True)
     ]
-    return build_layout(
-        spec,
-        facts,
-        Kind.MAMBA,
-        components,
-        container=Container.LIST,
-        contiguous=Storage.PLANAR,
-    )
+    return build_layout(spec, facts, Kind.MAMBA, components, container=Container.LIST)
 
 
 def _hidden_states(spec: Any, facts: LayerFacts) -> LayerLayout:

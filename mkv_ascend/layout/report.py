@@ -61,20 +61,6 @@ class GroupPart:
         return ", ".join(abbreviated_names(self.layers))
 
 
-@dataclass(frozen=True)
-class PoolPart:
-    """Pools (indices) that are alike in storage, reason, buffers and the groups of their layers."""
-
-    pools: tuple[int, ...]
-    pool: Pool
-    layers: tuple[str, ...]
-
-    @property
-    def abbreviated(self) -> str:
-        """The layers of all these pools, numbers written as ranges."""
-        return ", ".join(abbreviated_names(self.layers))
-
-
 def group_parts(
     groups: Sequence[Sequence[LayerLayout]], backends: Mapping[str, str]
 ) -> Iterator[GroupPart]:
@@ -95,18 +81,6 @@ def _key(layout: LayerLayout, backends: Mapping[str, str]) -> tuple[str, str, st
         layout.page_bytes,
         layout.padding_bytes,
     )
-
-
-def pool_parts(pools: Sequence[Pool]) -> Iterator[PoolPart]:
-    """Pools that are alike together, in the order of the first."""
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for index, pool in enumerate(pools):
-        shared = tuple(sorted(member.group for member in pool.layers))
-        key = (pool.storage, pool.reason, pool.buffers, shared)
-        alike.setdefault(key, []).append(index)
-    for indices in alike.values():
-        members = [member.layer for index in indices for member in pools[index].layers]
-        yield PoolPart(tuple(indices), pools[indices[0]], tuple(members))
 
 
 @dataclass(frozen=True)
@@ -198,10 +172,6 @@ class PlanReport:
         """Groups in order; in each, layers that are alike together."""
         groups = [[self.plan.layout_of[name] for name in g.layers] for g in self.plan.groups]
         return group_parts(groups, self.backends)
-
-    def pool_parts(self) -> Iterator[PoolPart]:
-        """Pools that are alike together, in the order of the first."""
-        return pool_parts(self.plan.pools)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON; sizes are in bytes."""

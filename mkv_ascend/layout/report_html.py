@@ -19,7 +19,7 @@ from mkv_ascend.layout.report_text import (
     format_bytes,
     group_rows,
     measured_with,
-    pools_of,
+    pool_lines,
 )
 
 STYLE = """
@@ -49,7 +49,7 @@ def html(report: PlanReport) -> str:
         *_bars(report),
         "<h2>Pools</h2>",
         _table(
-            [("what", "why"), *(pools_of(part, report.plan.shapes) for part in report.pool_parts())]
+            [("what", "why"), *(pool_lines(pool, report.plan.shapes) for pool in report.plan.pools)]
         ),
         "<h2>What it costs</h2>",
         _table(comparison(report)),

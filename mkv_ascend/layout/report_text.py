@@ -7,15 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mkv_ascend.layout.admission import NULL_BLOCKS
 from mkv_ascend.layout.bound import BoundPlan
-from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.grouping import Cost
+from mkv_ascend.layout.layer_ranges import abbreviated_names
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape, counted_in
+from mkv_ascend.layout.placement import Pool
 from mkv_ascend.layout.report import (
     GroupPart,
     PlanReport,
-    PoolPart,
     group_parts,
-    pool_parts,
 )
 from mkv_ascend.layout.retention import RetentionKind
 
@@ -81,7 +80,7 @@ def text(report: PlanReport) -> str:
         *aligned(group_rows(report)),
         "",
         f"Pools ({page} {counted_in(report.plan.shapes)})",
-        *(f"  {x}" for part in report.pool_parts() for x in pools_of(part, report.plan.shapes)),
+        *(f"  {x}" for pool in report.plan.pools for x in pool_lines(pool, report.plan.shapes)),
         "",
         "What it costs",
         *aligned(comparison(report)),
@@ -157,14 +156,12 @@ def group_table(parts: Iterable[GroupPart], heads: Sequence[tuple[int, str, floa
     return rows
 
 
-def pools_of(part: PoolPart, shapes: Iterable[PageShape]) -> tuple[str, str]:
-    """Two lines on pools that are alike: what they are, and why, with which layers."""
-    pool = part.pool
-    number = count(len(part.pools), "pool")
-    what = f"{number}: {pool.storage}, {format_bytes(pool.bytes_per_block)} a {counted_in(shapes)}"
-    if pool.storage is Storage.SPLIT:
-        what += f" in {count(len(pool.buffers), 'buffer')}"
-    return what, f"  because {pool.reason}; {part.abbreviated}"
+def pool_lines(pool: Pool, shapes: Iterable[PageShape]) -> tuple[str, str]:
+    """Two lines on a pool: what it is, and why, with which layers."""
+    what = f"{pool.storage}: {format_bytes(pool.bytes_per_block)} a {counted_in(shapes)}"
+    what += f" in {count(len(pool.buffers), 'buffer')}"
+    layers = ", ".join(abbreviated_names(member.layer for member in pool.layers))
+    return what, f"  because {pool.reason}; {layers}"
 
 
 def comparison(report: PlanReport) -> list[Row]:
@@ -240,10 +237,7 @@ def served_text(
             f"KV cache plan: {count(len(groups), 'group')}, {count(bound.num_blocks, word)} of "
             f"{format_bytes(block_bytes)}, {format_bytes(bound.total_bytes)} in all on each rank",
             *aligned(group_table(group_parts(groups, backends), heads)),
-            *(
-                f"  {pools_of(part, bound.shapes)[0]}; {part.abbreviated}"
-                for part in pool_parts(bound.pools)
-            ),
+            *(f"  {pool_lines(pool, bound.shapes)[0]}" for pool in bound.pools),
             f"One request of {count(request_tokens, 'token')} takes {count(pages, word)} "
             f"({format_bytes(pages * block_bytes)}, {padding:.1%} padding): {at_once:.2f} at once",
         )

@@ -40,7 +40,7 @@ def state(name: str) -> LayerLayout:
         Component("ssm", "bfloat16", StateExtent((4, 64, 16))),
     )
     page = sum(part.bytes_per_block for part in parts)
-    return LayerLayout(name, Role.TARGET, Kind.MAMBA, parts, Storage.PLANAR, page, 128)
+    return LayerLayout(name, Role.TARGET, Kind.MAMBA, parts, Storage.SPLIT, page, 128)
 
 
 LAYERS = (

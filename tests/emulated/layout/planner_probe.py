@@ -41,10 +41,7 @@ def describe(worker):
         "pools": [to_dict(pool) for pool in plan.pools],
         "num_blocks": config.num_blocks,
         "counted_bytes": sum(tensor.size for tensor in config.kv_cache_tensors),
-        "allocated": [
-            [plan.buffer_bytes(index, buffer) for buffer in range(len(pool.buffers))]
-            for index, pool in enumerate(plan.pools)
-        ],
+        "allocated": list(plan.buffers),
     }
 
 

@@ -148,10 +148,7 @@ def served(planned):
         "pools": [to_dict(pool) for pool in planned.plan.pools],
         "num_blocks": blocks,
         "counted_bytes": blocks * planned.plan.bytes_per_block,
-        "allocated": [
-            [bound.buffer_bytes(index, buffer) for buffer in range(len(pool.buffers))]
-            for index, pool in enumerate(planned.plan.pools)
-        ],
+        "allocated": list(bound.buffers),
     }
 
 

@@ -56,7 +56,7 @@ def states(
         role=Role.TARGET,
         kind=Kind.MAMBA,
         components=components,
-        storage=Storage.PLANAR,
+        storage=Storage.SPLIT,
         page_bytes=sum(part.bytes_per_block for part in components),
         tokens_per_block=block,
         container=Container.LIST,

@@ -9,8 +9,7 @@ change, nor any other tensor of the layers that hold the same block. Nothing of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import Materialized, materialize
-from mkv_ascend.layout.placement import Pool
+from mkv_ascend.layout.placement import PlacedLayer
 from mkv_ascend.layout.plan import CachePlan
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs
 from mkv_ascend.layout.recipes import layout_of
@@ -206,11 +205,12 @@ def aliases(plan: CachePlan, made: Materialized) -> list[str]:
 
 
 def shared(plan: CachePlan) -> bool:
-    """Whether layers of both models lie in one pool."""
-    return any(
-        {plan.layout_of[member.layer].role for member in pool.layers} == set(Role)
-        for pool in plan.pools
-    )
+    """Whether layers of both models have bytes of one buffer."""
+    roles: dict[int, set[Role]] = {}
+    for layer in plan.bind(NUM_BLOCKS).views().values():
+        for view in layer.views:
+            roles.setdefault(view.buffer, set()).add(layer.layout.role)
+    return any(found == set(Role) for found in roles.values())
 
 
 def made_of(plan: CachePlan) -> Materialized:
@@ -236,23 +236,26 @@ def test_pairs_of_every_kind_of_storage_share_bytes() -> None:
     assert sum(map(len, partners.values())) > 100
 
 
+def _with_first_in(layer: PlacedLayer, buffer: int) -> PlacedLayer:
+    """The layer with its first component in another buffer."""
+    first, *others = layer.placements
+    return replace(layer, placements=(replace(first, buffer=buffer), *others))
+
+
 def test_the_probe_finds_what_the_proof_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug 7: blocks of two sizes over the same bytes, of two groups."""
     monkeypatch.setattr("mkv_ascend.layout.plan.prove_pool", lambda *_: None)
     sound = plan_of("L9 packed alone", "L1 window", False)
-    first = {plan_role(sound, pool): pool for pool in sound.pools}
-    both = first[Role.TARGET], first[Role.DRAFT]
-    buffers = tuple(map(max, zip_longest(*(pool.buffers for pool in both), fillvalue=0)))
-    joined = Pool(both[0].storage, "as stock does", buffers, both[0].layers + both[1].layers)
-    rest = tuple(pool for pool in sound.pools if pool not in both)
-    broken = CachePlan(sound.layers, sound.groups, (joined, *rest))
+    (pool,) = sound.pools
+    latent = next(layer for layer in pool.layers if layer.layer == "target.1")
+    moved = tuple(
+        _with_first_in(layer, latent.placements[0].buffer) if layer.layer == "draft.1" else layer
+        for layer in pool.layers
+    )
+    broken = replace(sound, pools=(replace(pool, layers=moved),))
     assert aliases(sound, made_of(sound)) == []
     found = aliases(broken, made_of(broken))
     assert "block 1 of target.1 (latent) is in block 2 of draft.1 (k)" in found
-
-
-def plan_role(plan: CachePlan, pool: Pool) -> Role:
-    return plan.layout_of[pool.layers[0].layer].role
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)

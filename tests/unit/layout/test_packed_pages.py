@@ -18,7 +18,7 @@ from mkv_ascend.layout.component import (
 )
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.placement import ROW_ALIGNMENT, Pool
-from mkv_ascend.layout.pooling import make_pools
+from mkv_ascend.layout.plan import make_plan
 
 KERNEL = 4
 """Tokens of a kernel block."""
@@ -85,7 +85,7 @@ def ranges(pool: Pool, group: int) -> list[tuple[int, int]]:
 def test_rows_are_aligned_and_layers_of_a_group_share_no_byte(
     groups: list[list[LayerLayout]], least: int
 ) -> None:
-    (pool,) = make_pools(groups)
+    (pool,) = make_plan(groups).pools
     (row,) = pool.buffers
     assert row == least
     for layer in pool.layers:
@@ -102,7 +102,7 @@ def test_rows_are_aligned_and_layers_of_a_group_share_no_byte(
 
 def test_layers_of_one_block_table_split_blocks_alike() -> None:
     with pytest.raises(LayoutError, match=r"\[2, 3\] kernel blocks; layers of one block table"):
-        make_pools([[attention("a", 2), attention("b", 3)]])
+        make_plan([[attention("a", 2), attention("b", 3)]])
 
 
 def test_a_state_that_kernel_blocks_do_not_divide_is_refused_by_its_name() -> None:
@@ -110,4 +110,4 @@ def test_a_state_that_kernel_blocks_do_not_divide_is_refused_by_its_name() -> No
     keys = Component("key", "bfloat16", TokenExtent(4 * KERNEL, 1, 16))
     parts = (keys, Component("state", "bfloat16", StateExtent((3,))))
     with pytest.raises(LayoutError, match="state: bytes: 6 is not a multiple of 4"):
-        make_pools([[packed("a", Kind.FULL_ATTENTION, parts, KERNEL)]])
+        make_plan([[packed("a", Kind.FULL_ATTENTION, parts, KERNEL)]])

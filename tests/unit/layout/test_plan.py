@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from itertools import product
 from typing import Any
 
@@ -22,27 +23,34 @@ from mkv_ascend.layout.component import (
     dtype_bytes,
 )
 from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.page_shape import ONE_BLOCK
 from mkv_ascend.layout.plan import TRANSFER_ALIGNMENT, CachePlan, make_plan
-from mkv_ascend.layout.pooling import bytes_per_block, make_pools
+from mkv_ascend.layout.pooling import page_bytes
 from tests.support.caches.layouts import CONV_BYTES, MIB, keys_and_values, qwen3_next, states
 
 
-def test_layers_of_one_group_have_a_pool_each() -> None:
+def buffers_of(plan: CachePlan) -> dict[str, list[int]]:
+    """Which buffers the components of each layer lie in."""
+    views = plan.bind(1).views()
+    return {name: [view.buffer for view in layer.views] for name, layer in views.items()}
+
+
+def test_components_of_one_group_have_a_buffer_each() -> None:
     plan = make_plan([[keys_and_values("a"), keys_and_values("b")]])
-    assert [pool.buffers for pool in plan.pools] == [(262144, 262144)] * 2
-    assert plan.pools[0].storage is Storage.SPLIT
+    assert [pool.buffers for pool in plan.pools] == [(262144,) * 4]
+    assert buffers_of(plan) == {"a": [0, 1], "b": [2, 3]}
     assert plan.bytes_per_block == 4 * 262144
 
 
-def test_layers_of_different_groups_share_pools() -> None:
+def test_layers_of_different_groups_share_buffers() -> None:
     plan = make_plan([[keys_and_values("a"), keys_and_values("b")], [keys_and_values("c")]])
-    assert len(plan.pools) == 2
-    assert {member.layer for member in plan.pools[0].layers} == {"a", "c"}
+    assert buffers_of(plan) == {"a": [0, 1], "b": [2, 3], "c": [0, 1]}
+    assert plan.tied_layers() == [(2 * 262144, ["b"]), (2 * 262144, ["a", "c"])]
 
 
 def test_other_sizes_have_planes_of_their_own() -> None:
     plan = make_plan([[keys_and_values("a", 8, 128)], [keys_and_values("b", 4, 64)]])
-    assert len(plan.pools) == 2
+    assert buffers_of(plan) == {"a": [2, 3], "b": [0, 1]}
     assert plan.bytes_per_block == (8 * 128 + 4 * 64) * 2 * 128 * 2
 
 
@@ -53,7 +61,8 @@ def test_a_layer_takes_planes_of_several_layers() -> None:
     two = dataclasses.replace(two, components=two.components[1:], page_bytes=64)
     plan = make_plan([[one, two], [states("both", (16,), (32,))]])
     assert plan.bytes_per_block == 32 + 64
-    assert len(plan.pools) == 1
+    assert buffers_of(plan) == {"one": [0], "two": [1], "both": [0, 1]}
+    assert plan.tied_layers() == [(32 + 64, ["one", "two", "both"])]
 
 
 def test_states_and_attention_share_planes() -> None:
@@ -65,23 +74,6 @@ def test_states_and_attention_share_planes() -> None:
     assert plan.capacity()[0].idle_bytes == 12 * MIB
 
 
-@pytest.mark.parametrize(
-    ("conv", "storage", "reason"),
-    [
-        (16, Storage.PLANAR, "those of a state lie in one buffer"),
-        (24, Storage.SPLIT, "in one buffer they would not start at multiples of 32 bytes"),
-    ],
-)
-def test_states_lie_in_one_buffer_where_each_begins_at_a_whole_vector(
-    conv: int, storage: Storage, reason: str
-) -> None:
-    """The convolution's window comes first, in 2 bytes each."""
-    (pool,) = make_plan([[states("a", (conv,), (32,))]]).pools
-    assert pool.storage is storage
-    assert reason in pool.reason
-    assert pool.buffers == ((96,) if storage is Storage.PLANAR else (48, 64))
-
-
 def test_pages_share_by_size_where_operators_take_strides() -> None:
     def layer(name: str, heads: int) -> LayerLayout:
         return keys_and_values(name, heads, storage=Storage.PAGED)
@@ -89,9 +81,8 @@ def test_pages_share_by_size_where_operators_take_strides() -> None:
     groups = [[layer("a", 8), layer("b", 4)], [layer("c", 2)], [layer("d", 8), layer("e", 8)]]
     plan = make_plan(groups)
     assert plan.bytes_per_block == (8 + 8 + 4 + 2) * 128 * 128 * 4
-    shared = [tuple(member.layer for member in pool.layers) for pool in plan.pools]
-    assert sorted(shared) == [("a", "d"), ("b",), ("c",), ("e",)]
-    assert "strides" in plan.pools[0].reason
+    shared = buffers_of(plan)
+    assert shared == {"a": [2, 2], "b": [1, 1], "c": [0, 0], "d": [2, 2], "e": [3, 3]}
     views = plan.bind(2).views()
     assert views["b"].views[1].offset_bytes == 4 * 128 * 128 * 2
     assert views["b"].views[0].strides[0] == 4 * 128 * 128 * 4 // 2
@@ -104,18 +95,14 @@ def test_sizes_and_starts_of_buffers(kv_transfer: bool) -> None:
     assert plan.alignment == (TRANSFER_ALIGNMENT if kv_transfer else 512)
     for num_blocks in (1, 7, 1000):
         bound = plan.bind(num_blocks)
-        ends = [0] * len(plan.pools)
-        for layer in bound.views().values():
-            for view in layer.views:
-                assert view.offset_bytes % plan.alignment == 0
-                assert view.offset_bytes >= ends[view.pool]
-                size = num_blocks
-                for axis in (view.rows_per_block, *view.shape[1:]):
-                    size *= axis
-                ends[view.pool] = view.offset_bytes + size * dtype_bytes(view.dtype)
-        assert ends == [bound.allocation_bytes(pool) for pool in range(len(plan.pools))]
-        assert bound.total_bytes == sum(ends)
-        assert bound.total_bytes <= num_blocks * plan.bytes_per_block + plan.overhead_bytes
+        sizes = {
+            view.buffer: math.prod(view.shape) * dtype_bytes(view.dtype)
+            for layer in bound.views().values()
+            for view in layer.views
+        }
+        assert sizes == dict(enumerate(bound.buffers))
+        assert bound.total_bytes == sum(sizes.values()) == num_blocks * plan.bytes_per_block
+    assert plan.overhead_bytes == 4 * plan.alignment
 
 
 def test_number_of_blocks_that_fit() -> None:
@@ -286,14 +273,17 @@ Bytes = set[tuple[int, int]]
 
 
 def block_bytes(plan: CachePlan, num_blocks: int) -> dict[tuple[int, int], list[tuple[str, Bytes]]]:
-    """By (group, block), the layers' bytes as (pool, byte) pairs, from the bound views only."""
+    """By (group, block), the layers' bytes as (buffer, byte) pairs, from the bound views only."""
     found: dict[tuple[int, int], list[tuple[str, Bytes]]] = {}
     for name, layer in plan.bind(num_blocks).views().items():
         for block, view in product(range(num_blocks), layer.views):
             rows = range(block * view.rows_per_block, (block + 1) * view.rows_per_block)
             inner = product(*(range(size) for size in view.shape[1:]))
             places = {
-                (view.pool, view.offset_bytes + sum(map(int.__mul__, (row, *index), view.strides)))
+                (
+                    view.buffer,
+                    view.offset_bytes + sum(map(int.__mul__, (row, *index), view.strides)),
+                )
                 for row, index in product(rows, list(inner))
             }
             found.setdefault((plan.group_of[name], block), []).append((name, places))
@@ -304,14 +294,14 @@ def block_bytes(plan: CachePlan, num_blocks: int) -> dict[tuple[int, int], list[
 @given(small_groups())
 def test_sound_plans_are_made_and_are_sound(groups: list[list[LayerLayout]]) -> None:
     plan = make_plan(groups)
-    assert plan.bytes_per_block == bytes_per_block(groups)
+    assert plan.bytes_per_block == page_bytes(groups, (ONE_BLOCK,) * len(groups))
     for num_blocks in (1, 2, 3):
         bound = plan.bind(num_blocks)
         by_block = block_bytes(plan, num_blocks)
         for (group, block), members in by_block.items():
             everything = [place for _, places in members for place in places]
             assert len(everything) == len(set(everything)), (group, block)
-            assert all(0 <= byte < bound.allocation_bytes(pool) for pool, byte in everything)
+            assert all(0 <= byte < bound.buffers[buffer] for buffer, byte in everything)
         owners: dict[tuple[int, int], int] = {}
         for (_, block), members in by_block.items():
             for place in set().union(*(places for _, places in members)):
@@ -322,7 +312,7 @@ def test_sound_plans_are_made_and_are_sound(groups: list[list[LayerLayout]]) -> 
 @given(small_groups())
 def test_no_group_has_planes_to_spare(groups: list[list[LayerLayout]]) -> None:
     """As many planes of each size as the group with the most of them has."""
-    pools = [pool for pool in make_pools(groups) if not pool.storage.is_strided]
+    pools = [pool for pool in make_plan(groups).pools if pool.storage is not Storage.PACKED]
     most: dict[int, int] = {}
     for group in groups:
         sizes = [
@@ -331,6 +321,7 @@ def test_no_group_has_planes_to_spare(groups: list[list[LayerLayout]]) -> None:
             if not layout.storage.is_strided
             for part in layout.components
         ]
+        sizes += [layout.page_bytes for layout in group if layout.storage is Storage.PAGED]
         for size in set(sizes):
             most[size] = max(most.get(size, 0), sizes.count(size))
     expected = sum(size * count for size, count in most.items())

@@ -43,7 +43,7 @@ def pools(draw: st.DrawFn) -> Pool:
         )
         for index in range(count)
     )
-    return Pool(Storage.PLANAR, "a test", (draw(st.integers(8, 40)), 24), layers)
+    return Pool(Storage.SPLIT, "a test", (draw(st.integers(8, 40)), 24), layers)
 
 
 Owner = tuple[int, str, int, int]
@@ -105,7 +105,7 @@ def planes_of_equal_blocks(draw: st.DrawFn) -> Pool:
         )
         for index in range(draw(st.integers(1, 3)))
     )
-    return Pool(Storage.PLANAR, "a test", (12,), layers)
+    return Pool(Storage.SPLIT, "a test", (12,), layers)
 
 
 @settings(max_examples=500, deadline=None)
@@ -143,7 +143,7 @@ def rows_with_gaps(draw: st.DrawFn) -> Pool:
         PlacedLayer(f"layer.{index}", group, (place,))
         for index, (group, place) in enumerate(places)
     )
-    return Pool(Storage.PLANAR, "a test", (24,), tuple(layers))
+    return Pool(Storage.SPLIT, "a test", (24,), tuple(layers))
 
 
 @settings(max_examples=1000, deadline=None)
@@ -180,7 +180,7 @@ def test_a_layer_may_not_leave_its_buffer(
     start_per_block: int, start_bytes: int, stride: int
 ) -> None:
     beyond = Placement("v", 0, start_per_block, start_bytes, stride, 1, 4, 4)
-    pool = Pool(Storage.PLANAR, "a test", (8,), (PlacedLayer("target.0", 0, (beyond,)),))
+    pool = Pool(Storage.SPLIT, "a test", (8,), (PlacedLayer("target.0", 0, (beyond,)),))
     with pytest.raises(
         OverlapError, match=r"pool 3: v of target\.0 leaves its (buffer of 8|block of -?\d+) bytes"
     ):
@@ -223,7 +223,7 @@ def test_components_that_are_apart_are_not_compared(monkeypatch: pytest.MonkeyPa
         )
         for number in range(count)
     )
-    prove_pool(0, Pool(Storage.PLANAR, "a test", (size * count,), layers))
+    prove_pool(0, Pool(Storage.SPLIT, "a test", (size * count,), layers))
     assert compared == []
 
 
@@ -235,7 +235,7 @@ def test_what_lies_behind_an_overlay_is_compared_with_what_it_lies_on(start: int
     other = Placement("k", 0, 0, start, 8, 1, 1, 1)
     layers = (PlacedLayer("layer.0", 0, (below, overlay)), PlacedLayer("layer.1", 0, (other,)))
     with pytest.raises(OverlapError, match=r"k of layer.0 and k of layer.1, both of KV group 0"):
-        prove_pool(0, Pool(Storage.PLANAR, "a test", (8,), layers))
+        prove_pool(0, Pool(Storage.SPLIT, "a test", (8,), layers))
     # Blocks of two groups may share them: only one has a block at a time.
     layers = (layers[0], PlacedLayer("layer.1", 1, (other,)))
-    prove_pool(0, Pool(Storage.PLANAR, "a test", (8,), layers))
+    prove_pool(0, Pool(Storage.SPLIT, "a test", (8,), layers))

@@ -29,10 +29,10 @@ def test_groups_of_each_number_and_layers_of_each_storage_are_drawn() -> None:
     assert {layer.kernel_splits for layer in layers} == {1, 2}
 
 
-def view(offset: int, pool: int = 0) -> SimpleNamespace:
+def view(offset: int, buffer: int = 0) -> SimpleNamespace:
     """Of two rows of four bytes: one row a block."""
     return SimpleNamespace(
-        pool=pool, offset_bytes=offset, rows_per_block=1, shape=(2, 4), strides=(4, 1)
+        buffer=buffer, offset_bytes=offset, rows_per_block=1, shape=(2, 4), strides=(4, 1)
     )
 
 
@@ -50,7 +50,7 @@ def test_each_byte_of_a_block_is_found() -> None:
 def plan(group_of: dict[str, int], **views: SimpleNamespace) -> Any:
     bound = SimpleNamespace(
         views=lambda: {name: SimpleNamespace(views=[one]) for name, one in views.items()},
-        allocation_bytes=lambda pool: 16,
+        buffers=(16, 16),
     )
     shapes = (ONE_BLOCK,) * 2
     return SimpleNamespace(bind=lambda blocks: bound, group_of=group_of, shapes=shapes)
@@ -65,8 +65,8 @@ def plan(group_of: dict[str, int], **views: SimpleNamespace) -> Any:
         ((0, 0), 8, ""),
         ((0, 1), 4, "b has byte (0, 4) of page 1 in page 0"),
         ((0, 0), 0, "b has byte (0, 0) of its own KV group"),
-        ((0, 1), 12, "b leaves pool 0 in block 1 by byte 16"),
-        ((0, 1), -4, "b leaves pool 0 in block 0 by byte -4"),
+        ((0, 1), 12, "b leaves buffer 0 in block 1 by byte 16"),
+        ((0, 1), -4, "b leaves buffer 0 in block 0 by byte -4"),
     ],
 )
 def test_a_shared_byte_is_found(groups: tuple[int, int], offset: int, fault: str) -> None:

@@ -325,11 +325,11 @@ def test_l11_keys_and_values_share_a_buffer_with_states() -> None:
     plan = make_plan([[states], [keys]])
     (pool,) = plan.pools
     conv, plane = 3 * 8192 * 2, 1 << 20
-    assert (pool.storage, pool.bytes_per_block) == (Storage.PLANAR, conv + 2 * plane)
+    assert (pool.storage, pool.bytes_per_block) == (Storage.SPLIT, conv + 2 * plane)
     views = plan.bind(NUM_BLOCKS).views()
-    starts = {v.component: v.offset_bytes for layer in views.values() for v in layer.views}
+    buffers = {v.component: v.buffer for layer in views.values() for v in layer.views}
     # The plane of the recurrent state is the plane of the keys, at the same bytes.
-    assert starts["ssm"] == starts["k"]
+    assert buffers["ssm"] == buffers["k"]
     assert views[keys.layer].views[0].shape == (24, 128, 2, 256)
 
 

@@ -11,21 +11,18 @@ import pytest
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import (
     LayerLayout,
-    Storage,
 )
 from mkv_ascend.layout.fitting import requirements_of
 from mkv_ascend.layout.grouping import Cost, Grouping
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.page_planning import plan_pages
 from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
-from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.plan import make_plan
 from mkv_ascend.layout.planning import PlanInputs, plan
 from mkv_ascend.layout.report import (
     FORMAT_VERSION,
     OtherGrouping,
     PlanReport,
-    pool_parts,
     served_groups,
 )
 from mkv_ascend.layout.report_html import html
@@ -34,7 +31,7 @@ from mkv_ascend.layout.report_text import (
     comparison,
     format_bytes,
     group_rows,
-    pools_of,
+    pool_lines,
     served_text,
     text,
 )
@@ -282,8 +279,8 @@ def test_every_cell_of_the_text_is_on_the_page() -> None:
     cells = ["".join(e.itertext()) for e in page.iter("td")]
     for row in (*group_rows(report)[1:], *comparison(report)[1:]):
         assert any(cells[at : at + len(row)] == list(row) for at in range(len(cells))), row
-    for part in report.pool_parts():
-        assert {line.strip() for line in pools_of(part, report.plan.shapes)} <= set(cells)
+    for pool in report.plan.pools:
+        assert {line.strip() for line in pool_lines(pool, report.plan.shapes)} <= set(cells)
 
 
 def one_group(layers: list[LayerLayout]) -> PlanReport:
@@ -339,15 +336,3 @@ def test_a_draft_costs_what_its_layers_add() -> None:
     assert without.requests_in(64 * 2**20) == (64 * 2**20 // (256 * 1024) - 1) / blocks
     alone = with_plan(report, plan=make_plan([layers[:2]]))
     assert alone.without_draft() is None
-
-
-def test_pools_that_other_groups_use_are_listed_apart() -> None:
-    """Else a reader would take the layers of all for such that share bytes in each."""
-
-    def pool(*groups: int) -> Pool:
-        placement = Placement("k", 0, 0, 0, 8, 1, 8, 8)
-        layers = (PlacedLayer(f"layer.{groups}.{group}", group, (placement,)) for group in groups)
-        return Pool(Storage.SPLIT, "a test", (8,), tuple(layers))
-
-    found = pool_parts([pool(0, 1), pool(0), pool(1, 0), pool(1), pool(0)])
-    assert [part.pools for part in found] == [(0, 2), (1, 4), (3,)]

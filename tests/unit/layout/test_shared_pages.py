@@ -61,7 +61,7 @@ def bytes_of(plan: CachePlan) -> Iterator[tuple[tuple[int, int], int, tuple[int,
             for block, page in pages_by_block(plan.shapes[group]):
                 start = view.offset_bytes + block * view.rows_per_block * row
                 for byte in range(start, start + view.rows_per_block * row):
-                    yield (view.pool, byte), page, (group, block)
+                    yield (view.buffer, byte), page, (group, block)
 
 
 @settings(max_examples=60, deadline=None)

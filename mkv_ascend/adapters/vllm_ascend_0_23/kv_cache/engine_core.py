@@ -102,17 +102,14 @@ def _pool_bytes_per_block(original: Any, groups: Groups) -> int:
 def get_kv_cache_config_from_groups(
     original: Any, config: VllmConfig, groups: list[KVCacheGroupSpec], available_memory: int
 ) -> KVCacheConfig:
-    """Blocks and tensors from the plan: one tensor for each pool."""
+    """Blocks and tensors from the plan."""
     if not planned_groups.are_planned(groups):
         result: KVCacheConfig = original(config, groups, available_memory)
         return result
     planned, num_blocks = engine_planning.plan_for(config, groups, available_memory)
     tensors = [
-        KVCacheTensor(
-            size=pool.bytes_per_block * num_blocks,
-            shared_by=[placed.layer for placed in pool.layers],
-        )
-        for pool in planned.plan.pools
+        KVCacheTensor(size=page_bytes * num_blocks, shared_by=layers)
+        for page_bytes, layers in planned.plan.tied_layers()
     ]
     seen = planned_groups.as_vllm_has_them(groups)
     shapes = list(map(kv_groups.shape_of_group, groups))

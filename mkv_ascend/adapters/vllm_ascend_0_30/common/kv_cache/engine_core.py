@@ -143,12 +143,9 @@ def get_kv_cache_config_from_groups(
         result = original(config, of_vllm, available_memory)
     tensors = [
         KVCacheTensor(
-            size=pool.bytes_per_block * num_blocks,
-            layers=[placed.layer for placed in pool.layers],
-            layer_stride=0,
-            block_stride=pool.bytes_per_block,
+            size=page_bytes * num_blocks, layers=layers, layer_stride=0, block_stride=page_bytes
         )
-        for pool in planned.plan.pools
+        for page_bytes, layers in planned.plan.tied_layers()
     ]
     made = dataclasses.replace(
         result, num_blocks=num_blocks, kv_cache_tensors=tensors, kv_cache_groups=of_vllm
