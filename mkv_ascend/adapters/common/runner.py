@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 # First: whatever module of vllm-ascend's attention comes before it ends in a circle of imports.
@@ -103,7 +102,6 @@ class MkvModelRunner(NPUModelRunner):
     _rebuilding: Rebuilding | None = None
     _layers_before: graph_memory.LayersAsTheyWere | None = None
     _cache_memory: Materialized
-    _strided: Collection[str] = ()
 
     @override(OURS)
     def load_model(self) -> None:
@@ -165,8 +163,7 @@ class MkvModelRunner(NPUModelRunner):
     @override(records.PLANNED_CACHES)
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, with the facts that planning needs besides."""
-        specs, self._strided = HOST.planned_specs(self, super().get_kv_cache_spec)
-        return specs
+        return HOST.planned_specs(self, super().get_kv_cache_spec)
 
     @override(graph_memory.GRAPH_MEMORY)
     def profile_cudagraph_memory(self) -> int:
@@ -374,7 +371,6 @@ class MkvModelRunner(NPUModelRunner):
             self.draft_layers(),
             kernel_blocks_of(kv_cache_config, self.kernel_block_sizes),
             self.shared_kv_cache_layers,
-            self._strided,
         )
         self.hybrid_with_attn_and_mamba = False
         with HOST.memory_of_caches():

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -38,8 +38,7 @@ class RunnerHost:
         why_not_planned: what leaves caches to vllm-ascend, from vLLM's configuration and specs by
             KV group and layer; None where they are planned.
         planned_specs: the spec of every layer with a cache, with the facts that planning needs
-            besides, and the names of layers that may lie page by page; from the runner and
-            vllm-ascend's own method.
+            besides; from the runner and vllm-ascend's own method.
         limit_the_targets_pass: calls the runner's ``limit_the_targets_pass`` with what its block
             tables hold.
         least_drafts: how many drafts a builder of recurrent layers must see in a row that has none,
@@ -53,9 +52,7 @@ class RunnerHost:
 
     drafts: DraftHost
     why_not_planned: Callable[[VllmConfig, Sequence[Mapping[str, Any]]], str | None]
-    planned_specs: Callable[
-        [Any, Callable[[], dict[str, Any]]], tuple[dict[str, Any], Collection[str]]
-    ]
+    planned_specs: Callable[[Any, Callable[[], dict[str, Any]]], dict[str, Any]]
     limit_the_targets_pass: Callable[[Any], None]
     graphs_sleep: Callable[[], bool]
     least_drafts: int = 0

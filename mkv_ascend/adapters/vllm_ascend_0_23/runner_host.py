@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vllm.config import get_layers_from_vllm_config
@@ -28,16 +28,13 @@ if TYPE_CHECKING:
     from mkv_ascend.adapters.common.runner import MkvModelRunner
 
 
-def _planned_specs(
-    runner: MkvModelRunner, ask: Callable[[], dict[str, Any]]
-) -> tuple[dict[str, Any], Collection[str]]:
-    """Operators take no strides, so no layer lies page by page."""
+def _planned_specs(runner: MkvModelRunner, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     layers = get_layers_from_vllm_config(runner.vllm_config, AttentionLayerBase)
     replicas = runner.sfa_dcp_replicated_indexer_size
     specs = corrected_specs(ask(), layers, runner.vllm_config, replicas)
     specs = with_kernel_blocks(specs, layers, runner.draft_layers())
     tie_facts(specs, layers, runner.draft_layers())
-    return specs, ()
+    return specs
 
 
 def _limit_the_targets_pass(runner: MkvModelRunner) -> None:

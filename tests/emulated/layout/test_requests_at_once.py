@@ -35,7 +35,6 @@ pytestmark = [
 ]
 
 layer_facts = hosts.module("kv_cache.layer_facts")
-strides = hosts.module("kv_cache.strides") if hosts.NAME == "vllm_ascend_0_30" else None
 
 MEMORY = 512 * MIB
 
@@ -72,7 +71,7 @@ def test_equal_groups_hold_as_many_times_the_requests(monkeypatch, target, group
     assert MEMORY - counted < MIB
 
 
-def hybrid(strided):
+def hybrid():
     """A full layer and three with states, padded to its page as vLLM 0.30.0 pads them."""
     attention = replace(full(2, 256), block_size=1152)
     state = MambaSpec(
@@ -82,35 +81,27 @@ def hybrid(strided):
         page_size_padded=attention.page_size_bytes,
     )
     specs = model([replace(state), replace(state), replace(state), attention])
-    assert strides.layers_with_strides(specs) == set(specs)
     for name, spec in specs.items():
         facts = layer_facts.tied_facts(spec)
         kernel_block = None if isinstance(spec, MambaSpec) else 128
-        changed = replace(facts, takes_strides=strided or None, kernel_block=kernel_block)
-        layer_facts.tie(spec, changed)
-        assert changed.layer == name
+        layer_facts.tie(spec, replace(facts, kernel_block=kernel_block))
+        assert facts.layer == name
     return specs
 
 
 def test_a_hybrid_model_serves_as_many_requests_as_stock(monkeypatch):
-    """Its groups share pages in stock, too; contiguous components of these sizes share nothing."""
-    offered = NPUWorker._scale_kv_cache_memory_for_multi_group(worker(hybrid(True)), MEMORY)
+    """Its groups share pages in stock, too."""
+    offered = NPUWorker._scale_kv_cache_memory_for_multi_group(worker(hybrid()), MEMORY)
     assert offered == MEMORY
-    (stock,) = stock_configs(monkeypatch, hybrid(True), offered)
-    (ours,) = configs(hybrid(True), MEMORY)
-    (contiguous,) = configs(hybrid(False), MEMORY)
-    assert concurrency(ours) >= concurrency(stock) > concurrency(contiguous)
+    (stock,) = stock_configs(monkeypatch, hybrid(), offered)
+    (ours,) = configs(hybrid(), MEMORY)
+    assert concurrency(ours) >= concurrency(stock)
 
 
 def test_ranks_of_unequal_memory_are_planned_alike():
-    """vLLM configures the rank with more memory again, for as many blocks as the other has.
-
-    Of these sizes contiguous components share nothing: a block is larger than any group's part.
-    """
-    (alone,) = configs(hybrid(False), MEMORY)
-    ranks = engine_core.get_kv_cache_configs(
-        config(), [hybrid(False), hybrid(False)], [MEMORY, 2 * MEMORY]
-    )
+    """vLLM configures the rank with more memory again, for as many blocks as the other has."""
+    (alone,) = configs(hybrid(), MEMORY)
+    ranks = engine_core.get_kv_cache_configs(config(), [hybrid(), hybrid()], [MEMORY, 2 * MEMORY])
     assert ranks == [alone, alone]
 
 

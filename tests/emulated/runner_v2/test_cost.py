@@ -32,11 +32,9 @@ def test_a_proposal_over_two_groups_is_a_handful_of_launches(pair):
 
 
 def test_the_targets_pass_builds_nothing_for_the_drafts_layers(pair):
-    """Beside the draft the target's two layers lie in a group each, and the draft's in both."""
-    alone = probe("llama_target", None)["target"]
-    beside = pair["target"]
-    assert alone["builds"] == alone["passes"]
-    assert beside["builds"] == 2 * beside["passes"]
+    """The target's layers lie in one group, whatever is beside them."""
+    for target in (probe("llama_target", None)["target"], pair["target"]):
+        assert target["builds"] == target["passes"] > 0
 
 
 @pytest.mark.core

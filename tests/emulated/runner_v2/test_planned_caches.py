@@ -73,8 +73,8 @@ def test_other_pages_stay_as_they_are_and_are_refused_where_nothing_is_planned(m
     monkeypatch.setattr(planned_caches, "get_layers_from_vllm_config", lambda *_: {})
     monkeypatch.setattr(planned_caches, "cached_specs", lambda *_: ())
     monkeypatch.setattr(planned_caches, "why_not_planned_groups", lambda *_: "a connector")
-    caches = planned_caches.PlannedCaches(None, (), (), refusals)
+    caches = planned_caches.PlannedCaches(None, (), refusals)
     with pytest.raises(ValueError, match="Cannot align hybrid attention K/V pages for draft"):
         caches.allocate(lambda *_: {}, None, None, None, [])
-    unplanned = planned_caches.PlannedCaches(None, (), ())
+    unplanned = planned_caches.PlannedCaches(None, ())
     assert unplanned.allocate(lambda *_: {"a": 1}, None, None, None, []) == {"a": 1}

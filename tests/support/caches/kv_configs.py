@@ -15,6 +15,7 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.engine import core as engine_core
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
+    MambaSpec,
     SlidingWindowSpec,
 )
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
@@ -130,8 +131,9 @@ def model(target: Sequence[Any], draft: Sequence[Any] = ()) -> dict[str, Any]:
     for name, spec in specs.items():
         role = Role.DRAFT if name.startswith("head.") else Role.TARGET
         is_mla = isinstance(spec, AscendMLAAttentionSpec)
+        kernel_block = None if isinstance(spec, MambaSpec) else 128
         facts = LayerFacts(
-            name, role, kernel_block=128, latent_dim=512 if is_mla else None, rope_dim=64
+            name, role, kernel_block=kernel_block, latent_dim=512 if is_mla else None, rope_dim=64
         )
         layer_facts.tie(spec, facts)
     return specs

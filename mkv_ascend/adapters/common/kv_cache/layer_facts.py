@@ -32,13 +32,14 @@ def facts_of_layer(
     layer: Any,
     draft_layers: Collection[str],
     kernel_block: int | None = None,
-    strided: Collection[str] = (),
+    *,
+    takes_strides: bool = False,
 ) -> LayerFacts:
     """The facts of a layer of this worker.
 
     Args:
         kernel_block: rows per block of its backend, or of its group's block table.
-        strided: names of the layers whose operators take strides beside those of all hosts.
+        takes_strides: whether its operators take any stride between blocks.
     """
     is_mla = isinstance(layer, MLAAttention)
     key_dtype, value_dtype = _quantised_dtypes(layer)
@@ -47,7 +48,7 @@ def facts_of_layer(
         layer=name,
         role=Role.DRAFT if name in draft_layers else Role.TARGET,
         kernel_block=None if kernel_block is None else kernel_block * ranks,
-        takes_strides=name in strided,
+        takes_strides=takes_strides,
         latent_dim=layer.kv_lora_rank if is_mla else None,
         rope_dim=layer.qk_rope_head_dim if is_mla else None,
         key_dtype=key_dtype,
@@ -74,13 +75,12 @@ def tie_facts(
     specs: Mapping[str, Any],
     layers: Mapping[str, Any],
     draft_layers: Collection[str],
-    strided: Collection[str] = (),
 ) -> None:
-    """Give each spec the facts of its layer. ``strided``: as for ``facts_of_layer``."""
+    """Give each spec the facts of its layer."""
     for name, spec in specs.items():
         layer = layers[name]
         block = _kernel_block(spec, layer)
-        tie(spec, facts_of_layer(name, layer, draft_layers, block, strided))
+        tie(spec, facts_of_layer(name, layer, draft_layers, block))
 
 
 def _kernel_block(spec: Any, layer: Any) -> int | None:

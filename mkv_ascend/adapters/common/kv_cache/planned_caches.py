@@ -16,6 +16,7 @@ from mkv_ascend.adapters.common.kv_cache.kv_groups import (
 from mkv_ascend.adapters.common.kv_cache.layer_facts import (
     WITHOUT_KERNEL_BLOCKS,
     facts_of_layer,
+    tied_facts,
 )
 from mkv_ascend.adapters.common.kv_cache.page_shapes import page_shapes_of
 from mkv_ascend.layout import planning
@@ -78,14 +79,12 @@ def plan_caches(
     draft_layers: Collection[str],
     kernel_blocks: Sequence[int | None],
     shared: Mapping[str, str],
-    strided: Collection[str] = (),
 ) -> BoundPlan:
     """The plan of this worker's caches, for the number of blocks that the engine core gave it.
 
     Args:
         kernel_blocks: for each KV group, the rows that its block table splits blocks into.
         shared: layers without a cache, and the layers whose cache they read.
-        strided: as the facts were tied with (``tie_facts``).
 
     Raises:
         LayoutError: something does not divide, two blocks would share a byte, or the plan takes
@@ -99,7 +98,8 @@ def plan_caches(
                 layers[name],
                 draft_layers,
                 None if isinstance(spec, WITHOUT_KERNEL_BLOCKS) else kernel_block or None,
-                strided,
+                # As the engine core decided, which knows the layers of all stages.
+                takes_strides=(facts := tied_facts(spec)) is not None and facts.takes_strides,
             ),
         )
         for group, kernel_block in zip(specs, kernel_blocks, strict=True)

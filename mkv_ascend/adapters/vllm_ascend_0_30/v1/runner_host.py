@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.adapters.common.runner_host import RunnerHost
@@ -24,9 +24,7 @@ def _limit_the_targets_pass(runner: MkvModelRunner) -> None:
     runner.limit_the_targets_pass(runner.use_dcp)
 
 
-def _planned_specs(
-    runner: MkvModelRunner, ask: Callable[[], dict[str, Any]]
-) -> tuple[dict[str, Any], Collection[str]]:
+def _planned_specs(runner: MkvModelRunner, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return planned_specs(runner.vllm_config, ask, runner.draft_layers())
 
 

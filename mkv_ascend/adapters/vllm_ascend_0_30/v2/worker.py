@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from vllm.config import get_layers_from_vllm_config
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 class MkvWorkerV2(NPUWorker):
     """One NPU's worker process with model runner V2, which stays vllm-ascend's own."""
 
-    _strided: Collection[str] = ()
     planned_caches: PlannedCaches
 
     @override(OURS)
@@ -196,10 +195,7 @@ class MkvWorkerV2(NPUWorker):
     def get_kv_cache_spec(self) -> dict[str, Any]:
         """The spec of every layer with a cache, with the facts that planning needs besides."""
         with pages_of_any_sizes() as self._unaligned:
-            specs, self._strided = planned_specs(
-                self.vllm_config, super().get_kv_cache_spec, self._draft_layers()
-            )
-        return specs
+            return planned_specs(self.vllm_config, super().get_kv_cache_spec, self._draft_layers())
 
     @override(graph_memory.GRAPH_MEMORY)
     def determine_available_memory(self) -> int:
@@ -242,9 +238,7 @@ class MkvWorkerV2(NPUWorker):
     @contextlib.contextmanager
     def _caches_from_a_plan(self, kv_cache_config: KVCacheConfig) -> Iterator[None]:
         """Let caches that are allocated in the block come from a plan; then build on them."""
-        self.planned_caches = PlannedCaches(
-            self.vllm_config, self._draft_layers(), self._strided, self._unaligned
-        )
+        self.planned_caches = PlannedCaches(self.vllm_config, self._draft_layers(), self._unaligned)
         self.planned_caches.let_readers_join(kv_cache_config)
         allocate = functools.partial(self.planned_caches.allocate, attn_utils.allocate_kv_cache)
         with replaced(attn_utils, "allocate_kv_cache", allocate):

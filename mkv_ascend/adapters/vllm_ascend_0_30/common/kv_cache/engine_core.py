@@ -26,6 +26,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
     refuse_drafts_left_alone,
     why_not_planned,
 )
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.strides import let_strides_be_taken
 from mkv_ascend.layout.page_shape import are_blocks
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
         ValueError: no step would take a token of a prompt longer than a block of states.
     """
     refuse_drafts_left_alone(config, specs.values())
+    let_strides_be_taken(specs)
     groups = engine_planning.our_groups(original, config, specs, why_not_planned)
     kv_transfer.check_groups(config, groups)
     states.refuse_steps_that_wait(config, [group.kv_cache_spec for group in groups])

@@ -17,7 +17,6 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.mla_specs import (
     corrected_specs,
     size_of_index_keys,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.strides import layers_with_strides
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches.convolution_update import (
     refuse_other_states,
 )
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
 def planned_specs(
     config: VllmConfig, ask: Callable[[], dict[str, Any]], draft_layers: Collection[str]
-) -> tuple[dict[str, Any], Collection[str]]:
-    """The spec of every layer with a cache, and the names of layers that may lie page by page.
+) -> dict[str, Any]:
+    """The spec of every layer with a cache.
 
     Facts that planning needs besides are tied to the specs where they are planned: the engine core
     takes specs with facts for planned ones.
@@ -46,8 +45,7 @@ def planned_specs(
     with lent(config.model_config.hf_text_config, "index_head_dim", size_of_index_keys(config)):
         specs = corrected_specs(ask(), layers)
     refuse_other_states(specs, config.model_config.dtype)
-    strided = layers_with_strides(specs)
     if why_not_planned(config, specs.values()) is None:
         specs = with_kernel_blocks(specs, layers, draft_layers)
-        tie_facts(specs, layers, draft_layers, strided)
-    return specs, strided
+        tie_facts(specs, layers, draft_layers)
+    return specs

@@ -104,7 +104,6 @@ class PlannedCaches:
     Args:
         config: vLLM's.
         draft_layers: names of the draft's layers.
-        strided: names of layers whose caches may lie page by page (``layers_with_strides``).
         unaligned: of ``pages_of_any_sizes``.
     """
 
@@ -116,10 +115,9 @@ class PlannedCaches:
         self,
         config: VllmConfig,
         draft_layers: Collection[str],
-        strided: Collection[str],
         unaligned: Sequence[ValueError] = (),
     ) -> None:
-        self._config, self._draft_layers, self._strided = config, draft_layers, strided
+        self._config, self._draft_layers = config, draft_layers
         self._unaligned = unaligned
 
     def let_readers_join(self, kv_cache_config: KVCacheConfig) -> None:
@@ -153,7 +151,6 @@ class PlannedCaches:
             self._draft_layers,
             kernel_blocks_of(kv_cache_config, kernel_block_sizes),
             shared,
-            self._strided,
         )
         self._memory = materialize(self.plan, device)
         return self._memory.caches
