@@ -75,6 +75,7 @@ def patches_of_the_front() -> Iterable[Patch]:
     """See ``HostAdapter``."""
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
         forgotten_heads,
+        largest_graph,
         one_server_a_port,
         pipeline,
         recurrent_blocks,
@@ -86,6 +87,7 @@ def patches_of_the_front() -> Iterable[Patch]:
         *([one_server_a_port.refuse_shared_port] if serves else ()),
         recurrent_blocks.blocks_without_alignment,
         forgotten_heads.remember_heads,
+        largest_graph.capture_the_largest,
         pipeline.let_predictors_pass,
         pipeline.on_one_stage,
     )
