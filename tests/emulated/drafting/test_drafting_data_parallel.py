@@ -9,7 +9,7 @@ import pytest
 from tests.support import engine, hosts, programs, reference
 from tests.support.emulation import ON_EMULATOR
 from tests.support.loop_judgement import REFERENCE_OF, drafter_of
-from tests.support.pairs import TIES, assert_greedy, scenario, text_prompts
+from tests.support.pairs import TIES, assert_greedy, prompts_of, scenario, text_prompts
 from tests.support.ports import free_port
 from tests.support.stock import RUNNER_V2, each_runner
 from tests.support.tiny_models import model_directory
@@ -25,8 +25,8 @@ OVER_STAGES = {"pipeline_parallel_size": 2}
 ENGINE_CORES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 
 
-def run_ranks(case, texts, runner, *, traced=False):
-    """What each rank did in ``ROUNDS``, with its own of ``texts``.
+def run_ranks(case, texts, runner, *, traced=False, rounds=ROUNDS):
+    """What each rank did in ``rounds``, with its own of ``texts``.
 
     ``traced``: models are, as vLLM does by default; tests leave it out, because it takes long.
     """
@@ -44,7 +44,7 @@ def run_ranks(case, texts, runner, *, traced=False):
             "ranks": [
                 [
                     {"prompts": texts[rank:][: ranks[rank][0]], "max_tokens": ranks[rank][1]}
-                    for ranks in ROUNDS
+                    for ranks in rounds
                 ]
                 for rank in range(2)
             ],
@@ -53,34 +53,61 @@ def run_ranks(case, texts, runner, *, traced=False):
     )
 
 
-def run_and_judge(target, draft, method, groups, runner, graphs=None, *, traced=False, **options):
-    """What each rank did; all tokens are the target's, all drafted ones the draft's own."""
+def run_and_judge(
+    target,
+    draft,
+    method,
+    groups,
+    runner,
+    graphs=None,
+    *,
+    traced=False,
+    rounds=ROUNDS,
+    lengths=(),
+    longest=None,
+    **options,
+):
+    """What each rank did; all tokens are the target's, all drafted ones the draft's own.
+
+    ``lengths``: of the prompts, if not those of the standard ones. ``longest``: most tokens of a
+    sequence of the draft; what it says of those behind them is not judged.
+    """
     case = scenario(
         target,
         draft,
-        speculative={"method": method},
+        speculative={"method": method} | ({"max_model_len": longest} if longest else {}),
         engine=options,
         graphs=graphs,
         capture_sizes=(4, 8, 16) if graphs else (),
     )
-    model, k = model_directory(REFERENCE_OF.get(target, target)), case.num_speculative_tokens
-    texts = text_prompts(model)[3:]
+    name, k = REFERENCE_OF.get(target, target), case.num_speculative_tokens
+    model = model_directory(name)
+    texts = prompts_of(name, lengths) if lengths else text_prompts(model)[3:]
     drafter = drafter_of(model, draft, method, k)
     near_tie, _ = TIES[engine.compared_dtype()]
-    results = run_ranks(case, texts, runner, traced=traced)
+    results = run_ranks(case, texts, runner, traced=traced, rounds=rounds)
     for rank, result in enumerate(results):
         drafts = {row["kv_group"] for row in result["layers"] if row["role"] == "draft"}
         assert len(drafts) == groups
-        for ranks, tokens in zip(ROUNDS, result["tokens"], strict=True):
+        for ranks, tokens in zip(rounds, result["tokens"], strict=True):
             count, max_tokens = ranks[rank]
             assert_greedy(model, texts[rank:][:count], tokens, max_tokens)
         proposals = [reference.DraftProposal(**proposal) for proposal in result["proposals"]]
+        assert all(len(proposal.tokens) == k for proposal in proposals)
+        if longest:
+            proposals = [within(longest, proposal) for proposal in proposals]
         report = reference.judge(drafter.rows, proposals, near_tie)
-        assert report.checked == k * len(proposals) > 5 * k
+        assert report.checked == sum(len(proposal.tokens) for proposal in proposals) > 5 * k
         assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
     accepted = sum(sum(result["accepted"]) for result in results)
     assert accepted > sum(result["drafts"] for result in results) / 4
     return results
+
+
+def within(longest, proposal):
+    """The proposal without tokens behind one at which no sequence of the draft ends."""
+    fitting = max(0, longest + 1 - len(proposal.context))
+    return reference.DraftProposal(proposal.context, proposal.tokens[:fitting])
 
 
 PAIRS = [
@@ -128,6 +155,42 @@ def test_experts_spread_over_the_ranks(runner):
     draft, spread = PAIRS[0], {"enable_expert_parallel": True}
     results = run_and_judge(*draft, runner, "FULL_DECODE_ONLY", **spread)
     assert results[0]["replays"] == results[1]["replays"] > 4
+
+
+# Rank 0 reaches the longest context, beside a busy rank and then beside one that is soon idle.
+LONGEST = 128
+UP_TO_THE_END = (((1, 28), (2, 24)), ((1, 28), (1, 2)))
+
+
+@pytest.mark.host("0.23", cases=["*-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-eager-*", "*-112-*", "*-mtp-*"])
+@each_runner
+@pytest.mark.parametrize("graphs", [None, "FULL_DECODE_ONLY"], ids=["eager", "graphs"])
+@pytest.mark.parametrize(
+    ("target", "draft", "method", "groups", "longest"),
+    [(*PAIRS[0], LONGEST), (*PAIRS[0], 112), (*PAIRS[2], LONGEST)],
+)
+def test_ranks_draft_on_where_the_longest_context_ends(
+    target, draft, method, groups, longest, graphs, runner
+):
+    """A rank that left out a proposal would leave the other one in an exchange with nobody.
+
+    The draft's own longest context may end before the target's.
+    """
+    run_and_judge(
+        target,
+        draft,
+        method,
+        groups,
+        runner,
+        graphs,
+        rounds=UP_TO_THE_END,
+        lengths=(LONGEST - 28, 60, 21),
+        longest=longest,
+        max_model_len=LONGEST,
+        max_num_batched_tokens=32,
+        enable_expert_parallel=True,
+    )
 
 
 @pytest.mark.nightly("on V1 they reached nobody before it was mended, by chance", cases=["v1"])
