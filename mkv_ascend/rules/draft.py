@@ -322,7 +322,41 @@ PADDED_BATCH = Rule(
 )
 """Rows are made on the device."""
 
+
+def _shares_choice(facts: Facts) -> bool:
+    """Whether later passes attend to the keys that the draft's first pass chose (GLM-5.2)."""
+    draft = facts.draft
+    asked = draft is not None and draft.values.get("index_share_for_mtp_iteration")
+    return bool(asked) and facts.runner == "v1" and draft is not None and draft.has_indexer
+
+
+# vllm-ascend's attention asks the target's configuration, also for layers of the draft.
+KEPT_CHOICE = Rule(
+    "draft-option",
+    lambda facts: _shares_choice(facts) and not facts.target.keeps_choices,
+    lambda facts: (
+        "index_share_for_mtp_iteration is set, and what a draft's first pass chooses is kept only "
+        f"beside layers of {facts.target.name} that share choices, too"
+    ),
+    "a target with shared layers among its indexer_types, or with use_index_cache",
+    """add --hf-overrides '{"use_index_cache": true}'""",
+)
+
+CHOICE_OF_RANKS = Rule(
+    "draft-option",
+    lambda facts: (
+        _shares_choice(facts)
+        and facts.ascend.get("enable_dsa_cp")
+        and not facts.host.moves_choices_of_ranks
+    ),
+    "index_share_for_mtp_iteration and enable_dsa_cp are set: rows of a choice lie on other ranks "
+    "than those of later passes",
+    "one of the two",
+    "leave enable_dsa_cp out",
+)
+
 CHECKS = (
     *(tokens_per_step, method_and_class, hidden_size, states_of_draft, states_for_heads),
     *(blocks_of_masks, windows_in_blocks, POSITIONS, PADDED_BATCH),
+    *(KEPT_CHOICE, CHOICE_OF_RANKS),
 )

@@ -72,6 +72,8 @@ class HostRules:
     """Whether a draft's passes are captured where ranks share the keys of a sequence."""
     has_draft_options: bool = False
     """Whether vLLM's and vllm-ascend's options of drafts of 0.30.0 are there."""
+    moves_choices_of_ranks: bool = False
+    """Whether what a draft's first pass chose reaches the ranks of later passes (DSA-CP)."""
     windows_in_blocks: bool = False
     """Whether layers of drafts of mask tokens may have windows; else vLLM's class leaves them
     out."""

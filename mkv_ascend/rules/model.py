@@ -129,6 +129,12 @@ class ModelFacts:
         return self.number("index_topk") is not None
 
     @property
+    def keeps_choices(self) -> bool:
+        """Whether what a layer chooses is kept, for layers that attend to the same keys."""
+        shared = "shared" in (self.text.get("indexer_types") or ())
+        return shared or bool(self.text.get("use_index_cache"))
+
+    @property
     def has_windows(self) -> bool:
         """Whether layers attend to the last tokens alone: those that it names, or all of them."""
         return has_windows(self.text)

@@ -11,6 +11,7 @@ from mkv_ascend.rules.model_files import WeightFormats
 from tests.support.rule_facts import (
     A3,
     A5,
+    GLM,
     HEAD,
     IN_EIGHT_BITS,
     INT8_LATENTS,
@@ -89,6 +90,10 @@ SERVED = {
     ),
     "mtp whose experts move on V2": pair(MOE, "mtp", target=MOE, enable_eplb=True, **ON_V2),
     "a draft without scheduling ahead on V2": pair(async_scheduling=False, **ON_V2),
+    "mtp that shares a choice of keys": pair(GLM, "mtp", target=GLM),
+    "the same over rows of ranks": pair(
+        GLM, "mtp", target=GLM, host=NEW, ascend={"enable_dsa_cp": True}
+    ),
     "windows of all layers in blocks": pair(WINDOWS, "dflash", host=NEW),
     "an end of drafting": pair(ours={"drafting": {"give_up_below": 0.5}}),
     "states of all blocks where there are none": facts(states_of_all_blocks=True, host=NEW),
@@ -279,6 +284,14 @@ REFUSED: dict[str, tuple[str, Facts]] = {
             decode_context_parallel=2,
             tensor_parallel=2,
         ),
+    ),
+    "a choice of keys that nobody keeps": (
+        "draft-option",
+        pair(GLM, "mtp", target={**GLM, "indexer_types": ["full"]}),
+    ),
+    "a choice of keys over rows of ranks": (
+        "draft-option",
+        pair(GLM, "mtp", target=GLM, ascend={"enable_dsa_cp": True}),
     ),
     "stages in turn on V2": (
         "runner",

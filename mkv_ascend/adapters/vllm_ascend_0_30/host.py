@@ -41,6 +41,7 @@ RULES = HostRules(
     whole_steps_uncompiled=True,
     captures_shares=True,
     has_draft_options=True,
+    moves_choices_of_ranks=True,
     windows_in_blocks=True,
     refuses_states_of_all_blocks=True,
     # MAX_MTP of RecurrentGatedDeltaRule in flash-linear-attention-npu, whose kernel leaves longer

@@ -2,15 +2,18 @@
 """Models whose attention chooses keys: DeepSeek-V3.2, with contexts far longer than its choice."""
 
 import pytest
+import torch
 
-from tests.support import engine, hosts, reference, rounded_sparse
+from tests.support import engine, hosts, reference, rounded_sparse, speculation
 from tests.support.pairs import (
     MAX_TOKENS,
     TIES,
     assert_drafts_are_the_drafts_own,
+    assert_greedy,
     assert_greedy_tokens_of_reference,
     backends,
     scenario,
+    with_config,
 )
 from tests.support.prompts import held_out_text
 from tests.support.rounded_sparse import Rounding
@@ -146,3 +149,47 @@ def test_latents_of_8_bits():
     # 8 bits leave wider ties than 16: both count against the share of the near ones.
     undecided = [*report.wrong, *report.near_ties]
     assert len(undecided) <= TIES["bfloat16"][1] * report.checked, "\n".join(map(str, undecided))
+
+
+def with_first_choice(context, drafted):
+    """Logits of a head whose last row attends, in each pass, to the keys that it first chose."""
+    target, head = (model_directory(name) for name in (TARGET, "deepseek_v32_mtp"))
+    first = []
+
+    def choose(_module, _inputs, chosen):
+        first.append(chosen[:, -1])
+        wanted = chosen.shape[-1]
+        again = first[0].repeat(1, 1 + wanted // first[0].shape[-1])[:, :wanted]
+        return torch.cat([chosen[:, :-1], again[:, None]], dim=1)
+
+    indexer = speculation.load_head(head, target).layer.self_attn.indexer
+    hook = indexer.register_forward_hook(choose)
+    try:
+        return speculation.DraftHead(head, target).rows(context, drafted)
+    finally:
+        hook.remove()
+
+
+@pytest.mark.host("0.23")
+def test_later_passes_reuse_the_choice_of_the_first(tmp_path):
+    """Of their own request: there are several, of unlike lengths (GLM-5.2)."""
+    shared = {"index_share_for_mtp_iteration": True, "use_index_cache": True}
+    model = with_config("deepseek_v32_mtp", tmp_path, **shared)
+    case = engine.Scenario(
+        model,
+        model,
+        prompts=long_prompts()[:2] + [prompt[:40] for prompt in long_prompts()[2:4]],
+        max_tokens=24,
+        speculative={"method": "mtp"},
+        engine={"max_num_batched_tokens": 64, "max_num_seqs": 4},
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(4, 8, 16),
+        record_drafts=True,
+    )
+    result = engine.run(case)
+    assert_greedy(model_directory(TARGET), case.prompts, result.tokens, case.max_tokens)
+    report = reference.judge(with_first_choice, result.proposals, speculation.TIE)
+    assert not report.wrong, report.wrong[:5]
+    assert report.checked > 3 * 20
+    anew = speculation.DraftHead(model_directory("deepseek_v32_mtp"), model_directory(TARGET))
+    assert reference.judge(anew.rows, result.proposals, speculation.TIE).wrong

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn.functional import pad
 from vllm.distributed.parallel_state import get_tp_group
@@ -10,7 +12,21 @@ from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+from mkv_ascend.adapters.patching import record
 from mkv_ascend.drafting.draft import HiddenStates
+
+record(
+    name="a choice of keys that later passes reuse",
+    target="vllm_ascend.attention.sfa_v1:AscendSFAImpl.__init__",
+    reads=("vllm_ascend.attention.sfa_v1:AscendSFAImpl._get_indexcache_topk_indices",),
+    writes=("skip_topk",),
+    why="With index_share_for_mtp_iteration (GLM-5.2) later passes of a draft attend to the keys "
+    "that the first one chose. vLLM says so to layers, which do not tell their implementation, and "
+    "nobody moves the first pass's rows to those of later passes.",
+    until="layers of vllm-ascend tell it, as those of 0.30.0rc2 do",
+    test="tests/emulated/models/test_sparse_models.py"
+    "::test_later_passes_reuse_the_choice_of_the_first",
+)
 
 
 def _rows_of_rank(rows: torch.Tensor) -> torch.Tensor:
@@ -53,6 +69,27 @@ class RankedDraft(AscendDraft):
             states.last, positions, states.hidden
         )
         return HiddenStates(last, hidden)
+
+    def feed_back(
+        self, tokens: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor | slice
+    ) -> None:
+        """See ``Draft``; later passes reuse the keys that the first pass chose for these rows."""
+        super().feed_back(tokens, hidden, rows)
+        if isinstance(rows, torch.Tensor):
+            for layer in self._reusing_layers():
+                layer.topk_indices_buffer[: rows.shape[0]] = layer.topk_indices_buffer[rows]
+
+    def _skip_topk(self, skip: bool) -> None:
+        for layer in self._reusing_layers():
+            layer.skip_topk = skip
+
+    def _reusing_layers(self) -> list[Any]:
+        """Attention whose later passes reuse the first pass's choice of keys."""
+        if not self._proposer._share_mtp_indices:
+            return []
+        layers = self._proposer.vllm_config.compilation_config.static_forward_context
+        found = [layers[name].impl for name in self._proposer._draft_attn_layer_names]
+        return [layer for layer in found if hasattr(layer, "topk_indices_buffer")]
 
     def sample(
         self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None
