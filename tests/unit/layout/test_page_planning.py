@@ -302,6 +302,23 @@ def test_published_pairs(name: str, groups: int, over: float) -> None:
     assert plan.page_bytes <= LARGEST_PAGE
 
 
+@pytest.mark.parametrize("tokens", [8_192, 131_072])
+@pytest.mark.parametrize("rows", [(1024, 128), (256, 256)], ids=["MLA", "GQA"])
+def test_a_block_head_over_many_recurrent_layers(rows: tuple[int, int], tokens: int) -> None:
+    """Kimi-K3 and DSpark on 16 ranks: 24 layers of MLA, 69 of KDA, and 5 that draft 7 tokens."""
+    request, state = Request(tokens, 8), Retention(RetentionKind.STATE, 1, extra_blocks=7)
+    states = (10 * 3 * 6 * 128 * 2, 6 * 128 * 128 * 4)
+    own: dict[str, Any] = {"block_sizes": (128,), "kernel_block": None}
+    needs = [
+        *(layer(f"t.{index}", row_bytes=(1024, 128), **own) for index in range(24)),
+        *(layer(f"s.{n}", state, row_bytes=(), state_bytes=states, **own) for n in range(69)),
+        *(layer(f"d.{n}", row_bytes=rows, role=Role.DRAFT, **own) for n in range(5)),
+    ]
+    plan = plan_pages(needs, request)
+    assert len(plan.groups) <= 4
+    assert plan.held_bytes <= 1.13 * sum(need.needed_bytes(request) for need in needs)
+
+
 def test_no_page_is_larger_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "Gemma-3-27b + Gemma-3-1b (8K)"
     assert published(name)[0].page_bytes > 100 * 2**20
