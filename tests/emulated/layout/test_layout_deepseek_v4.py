@@ -19,7 +19,12 @@ import torch
 import vllm_ascend.ops  # noqa: F401  # isort: skip
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.request import Request
 from vllm_ascend.attention.dsa_v1 import AscendDSABackend
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
@@ -33,6 +38,7 @@ from tests.support.caches.layer_cases import latent as mla
 from tests.support.caches.planned_runner import PlannedRunner, aliases
 from tests.support.caches.stock_caches import StandInRunner
 
+engine_core = hosts.module("kv_cache.engine_core")
 layer_facts = hosts.module("kv_cache.layer_facts")
 MkvModelRunner = hosts.module("runner").MkvModelRunner
 
@@ -218,3 +224,47 @@ def test_the_layer_of_a_draft_has_its_cache_itself(layer_class: type[Any]) -> No
     assert not isinstance(bound[BindingRunner][draft], list)
     assert described(bound[BindingRunner][draft]) == described(in_a_list)
     assert all(isinstance(bound[BindingRunner][name], list) for name in of_target)
+
+
+def hit_of(manager: Any, name: str, tokens: int, step: int) -> int:
+    """Tokens that are found for a prompt, of which then all are computed, and its end."""
+    hasher = kv_cache_utils.get_request_block_hasher(8, sha256)
+    sampling = SamplingParams(max_tokens=8)
+    asked = Request(name, [*range(tokens)], sampling, None, block_hasher=hasher)
+    blocks, hit, *_ = manager.get_computed_blocks(asked)
+    for begin in range(hit, tokens, step):
+        found = (hit, blocks) if begin == hit else (0, None)
+        assert manager.allocate_slots(asked, min(step, tokens - begin), *found) is not None
+        asked.num_computed_tokens = min(begin + step, tokens)
+    manager.free(asked)
+    return hit
+
+
+@pytest.mark.parametrize("interval", [None, 32768])
+@pytest.mark.parametrize("draft", [window(), dense(64, 2)], ids=["mtp", "dense"])
+def test_a_long_prompt_is_found_again(
+    draft: Any, interval: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where windows are kept once in an interval, beside the last that can be found."""
+    if interval is not None:
+        monkeypatch.setenv("VLLM_PREFIX_CACHE_RETENTION_INTERVAL", str(interval))
+    longest, is_head = 100_000, draft == window()
+    method = "mtp" if is_head else "draft_model"
+    specs = layers(draft)
+    (config,) = configs(specs, memory=4096 * MIB, max_model_len=longest, method=method)
+    config = kv_cache_utils.generate_scheduler_kv_cache_config([config])
+    kv_cache_utils.init_none_hash(sha256)
+    manager = KVCacheManager.__new__(KVCacheManager)
+    engine_core._give_pages(
+        getattr(KVCacheManager.__init__, "__wrapped__", KVCacheManager.__init__),
+        *(manager, config),
+        max_model_len=longest,
+        max_num_batched_tokens=8192,
+        scheduler_block_size=128,
+        hash_block_size=8,
+        enable_caching=True,
+        use_eagle=is_head,
+    )
+    # A block of keys that stand for 128 tokens each is 16,384 tokens.
+    found = [hit_of(manager, name, 90_000, 8192) for name in ("first", "again")]
+    assert found == [0, 5 * 16384]
