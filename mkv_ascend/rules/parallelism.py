@@ -15,8 +15,8 @@ from mkv_ascend.rules.facts import BLOCKS, Facts, SpeculationFacts
 from mkv_ascend.rules.model import ROLLED_BACK, has_windows
 from mkv_ascend.rules.refusal import Refusal
 
-TAKE_THE_TARGETS_KEYS = ("gemma4_assistant",)
-"""Types of drafts that attend to the target's own caches."""
+TAKES_THE_TARGETS_KEYS = "Gemma4MTPModel"
+"""vLLM's class of drafts that attend to the target's own caches."""
 INSTEAD = "spread the target by --tensor-parallel-size instead"
 WHOLE_ON_EACH_STAGE = "granitemoehybrid"
 """Model type whose class in vLLM, 0.23.0's and 0.30.0's, says that it is made for stages: it looks
@@ -114,7 +114,7 @@ def _reasons(facts: Facts, speculation: SpeculationFacts) -> Iterator[tuple[str,
         yield f"no test judges states of {target.recurrent} there", INSTEAD
     if not speculation.has_cache:
         return
-    if draft is not None and draft.model_type in TAKE_THE_TARGETS_KEYS:
+    if draft is not None and TAKES_THE_TARGETS_KEYS in draft.architectures:
         yield "it reads keys of the target, which lie on several stages", INSTEAD
     if speculation.method == "eagle3" and facts.sequence_parallel:
         yield (

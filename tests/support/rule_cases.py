@@ -188,6 +188,10 @@ REFUSED: dict[str, tuple[str, Facts]] = {
         "draft-ranks",
         pair(tensor_parallel=2, options={"draft_tensor_parallel_size": 1}),
     ),
+    "a head without keys over stages": (
+        "pipeline",
+        pair({**HEAD, "architectures": ["Gemma4MTPModel"]}, "mtp", pipeline_parallel=2),
+    ),
     "images over stages": (
         "pipeline",
         pair(target={**LLAMA, "vision_config": {}}, pipeline_parallel=2),

@@ -3,9 +3,6 @@
 
 vLLM 0.23.0 has the head's model, and vllm-ascend 0.23.0 asks for that transformers. Fields are
 those of transformers 5.14's ``Gemma4AssistantConfig`` that vLLM reads.
-
-vllm-ascend replaces ``SpeculativeConfig.hf_config_override`` by an older one that does not know the
-head. So the configuration says itself what vLLM's makes of it.
 """
 
 from __future__ import annotations
@@ -34,16 +31,14 @@ class Gemma4AssistantConfig(PretrainedConfig):
         **others: Any,
     ) -> None:
         given: Any = text_config or {}
-        if isinstance(given, Gemma4TextConfig):
-            given = given.to_dict()
-        # The caches that are shared are the target's.
-        self.text_config = Gemma4TextConfig(**{**given, "num_kv_shared_layers": 0})
+        if not isinstance(given, Gemma4TextConfig):
+            given = Gemma4TextConfig(**given)
+        self.text_config = given
         self.backbone_hidden_size = backbone_hidden_size
         self.use_ordered_embeddings = use_ordered_embeddings
         self.num_centroids = num_centroids
         self.centroid_intermediate_top_k = centroid_intermediate_top_k
         super().__init__(**{"tie_word_embeddings": True, **others})
-        self.model_type, self.architectures, self.n_predict = "gemma4_mtp", ["Gemma4MTPModel"], 1
 
 
 def register() -> None:

@@ -322,20 +322,29 @@ def as_vllm_itself_says(config):
 
 @pytest.mark.core
 @hosts.only_on("vllm_ascend_0_23", "vllm-ascend 0.30.0rc2 knows them")
-@pytest.mark.parametrize("architecture", ["HYV3ForCausalLM", "MiMoV2FlashForCausalLM"])
-def test_a_head_that_vllm_ascend_has_forgotten_is_remembered(architecture):
+@pytest.mark.parametrize(
+    ("model_type", "architecture"),
+    [
+        ("hy_v3", "HYV3ForCausalLM"),
+        ("mimo_v2_flash", "MiMoV2FlashForCausalLM"),
+        # As transformers after 5.5.4 reads them.
+        ("gemma4_assistant", "Gemma4AssistantForCausalLM"),
+        ("gemma4_unified_assistant", "Gemma4UnifiedAssistantForCausalLM"),
+    ],
+)
+def test_a_head_that_vllm_ascend_has_forgotten_is_remembered(model_type, architecture):
     from vllm.config import SpeculativeConfig
 
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import forgotten_heads
 
     forgotten_heads.remember_heads.apply()
     target = PretrainedConfig(
-        num_hidden_layers=4, num_nextn_predict_layers=2, architectures=[architecture]
+        num_hidden_layers=4,
+        num_nextn_predict_layers=2,
+        text_config=PretrainedConfig(num_kv_shared_layers=2),
+        architectures=[architecture],
     )
-    # Families of one layer are known by their architecture; this type is no other family's.
-    (named,) = forgotten_heads.FORGOTTEN
-    known_by_its_type = architecture not in forgotten_heads.OF_ONE_LAYER
-    target.model_type = named if known_by_its_type else "mimo_v2_flash"
+    target.model_type = model_type
     expected = as_vllm_itself_says(target)
     assert expected.model_type.endswith("_mtp"), "vLLM has forgotten it, too"
     head = SpeculativeConfig.hf_config_override(target)

@@ -14,14 +14,17 @@ OF_ONE_LAYER = {"MiMoV2FlashForCausalLM": ("mimo_v2_mtp", "MiMoV2MTPModel")}
 """Class of a target -> type and architecture of its head, of which vLLM builds the first layer
 alone, whatever the checkpoint has."""
 
+ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
+"""Types of Gemma 4's heads."""
+
 
 @patch(
     name="forgotten heads",
     target="vllm.config.speculative:SpeculativeConfig.hf_config_override",
     reads=("vllm_ascend.patch.platform.patch_speculative_config:hf_config_override",),
     writes=("model_type",),
-    why="vllm-ascend replaces the method by an older one, in which Hunyuan 3 and "
-    "MiMo-V2-Flash have no head: method mtp is refused as one that vLLM does not support.",
+    why="vllm-ascend replaces the method by an older one, in which Hunyuan 3, MiMo-V2-Flash and "
+    "Gemma 4 have no head: method mtp is refused as one that vLLM does not support.",
     until="vllm-ascend calls vLLM's own method",
     test="tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published",
 )
@@ -36,4 +39,9 @@ def remember_heads(original: Any, hf_config: Any) -> Any:
         found.model_type, architecture = OF_ONE_LAYER[found.architectures[0]]
         counts = {"num_hidden_layers": 0, "n_predict": 1, "num_nextn_predict_layers": 1}
         found.update({**counts, "architectures": [architecture]})
+    elif found.model_type in ASSISTANTS:
+        found.model_type = "gemma4_mtp"
+        # The caches that are shared are the target's.
+        found.text_config.num_kv_shared_layers = 0
+        found.update({"n_predict": 1, "architectures": ["Gemma4MTPModel"]})
     return found
