@@ -15,7 +15,8 @@ class ProbedEngine:
     """Drafts for the same prompts each time.
 
     Args:
-        case: ``engine``, arguments of ``vllm.LLM``; ``prompts``, token ids of each; ``max_tokens``.
+        case: ``engine``, arguments of ``vllm.LLM``; ``prompts``, token ids of each; ``max_tokens``,
+            one number for all, or one for each.
     """
 
     def __init__(self, case: dict[str, Any]) -> None:
@@ -23,16 +24,23 @@ class ProbedEngine:
 
         engine._do_not_trace()
         self._llm = LLM(**case["engine"])
-        self._sampling = SamplingParams(
-            temperature=0.0, max_tokens=case["max_tokens"], ignore_eos=True, detokenize=False
-        )
         self._prompts = [{"prompt_token_ids": prompt} for prompt in case["prompts"]]
+        asked = case["max_tokens"]
+        self._sampling = [
+            SamplingParams(temperature=0.0, max_tokens=number, ignore_eos=True, detokenize=False)
+            for number in (asked if isinstance(asked, list) else [asked] * len(self._prompts))
+        ]
 
     @property
     def runner(self) -> Any:
         """The model runner of its worker."""
         core = self._llm.llm_engine.engine_core.engine_core
         return core.model_executor.driver_worker.worker.model_runner
+
+    @property
+    def scheduler(self) -> Any:
+        """The scheduler of its core."""
+        return self._llm.llm_engine.engine_core.engine_core.scheduler
 
     def layers(self) -> list[dict[str, Any]]:
         """One row per attention layer, as in ``engine.Result``."""

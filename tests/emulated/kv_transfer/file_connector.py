@@ -19,6 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorMetadata,
     SupportsHMA,
 )
+from vllm.v1.kv_cache_interface import MambaSpec
 
 
 @dataclass
@@ -46,6 +47,9 @@ class FileConnector(KVConnectorBase_V1, SupportsHMA):
         transfer = vllm_config.kv_transfer_config
         self._folder = Path(transfer.get_from_extra_config("shared_storage_path", None))
         self._is_producer = transfer.is_kv_producer
+        self._has_states = any(
+            isinstance(group.kv_cache_spec, MambaSpec) for group in kv_cache_config.kv_cache_groups
+        )
         self._config = kv_cache_config
         self._reads = {}
         self._waiting = {}
@@ -54,17 +58,22 @@ class FileConnector(KVConnectorBase_V1, SupportsHMA):
 
     # In the scheduler.
 
+    def _read(self, prompt):
+        """The tokens of a prompt that another engine has read: a state cannot go back by one."""
+        return prompt[:-1] if self._has_states else prompt
+
     def _file_of(self, prompt):
         return self._folder / f"{hashlib.sha256(json.dumps(prompt).encode()).hexdigest()}.caches"
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
-        if self._is_producer or not self._file_of(request.prompt_token_ids).exists():
+        read = self._read(request.prompt_token_ids)
+        if self._is_producer or not self._file_of(read).exists():
             return 0, False
-        return len(request.prompt_token_ids) - num_computed_tokens, True
+        return len(read) - num_computed_tokens, True
 
     def update_state_after_alloc(self, request, blocks, num_external_tokens):
         if num_external_tokens:
-            file = self._file_of(request.prompt_token_ids)
+            file = self._file_of(self._read(request.prompt_token_ids))
             groups = [list(group) for group in blocks.get_block_ids()]
             self._waiting[request.request_id] = Transfer(request.request_id, str(file), groups)
 

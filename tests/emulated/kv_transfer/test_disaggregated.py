@@ -6,6 +6,7 @@ proposal, and how many of it are accepted at each position. A draft whose caches
 propose otherwise behind the first token.
 """
 
+import dataclasses
 import re
 
 import pytest
@@ -18,7 +19,11 @@ from tests.support.loop_judgement import (
     assert_reference,
     candidate_prompts,
 )
-from tests.support.pairs import scenario
+from tests.support.pairs import (
+    assert_drafts_are_the_drafts_own,
+    assert_greedy_tokens_of_reference,
+    scenario,
+)
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
@@ -69,3 +74,29 @@ def test_what_another_engine_read_is_decoded_and_drafted_behind(
         engine={"kv_transfer_config": transfer(tmp_path, "kv_consumer"), **asked},
     )
     assert len(re.findall("got the caches of", result.log)) == len(result.tokens)
+
+
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
+@each_runner
+def test_states_behind_the_last_token_of_a_prompt(runner, tmp_path):
+    """The other engine leaves it out; here it begins beside requests that verify drafts."""
+    prompts = candidate_prompts(model_directory("qwen3_next"))
+    case = scenario(
+        "qwen3_next",
+        "llama_draft",
+        prompts=[prompt[:-1] for prompt in prompts],
+        max_tokens=1,
+        engine={"kv_transfer_config": transfer(tmp_path, "kv_producer")},
+        environment=runner,
+    )
+    engine.run(case)
+    assert len([*tmp_path.iterdir()]) == len(prompts)
+    decoding = {"kv_transfer_config": transfer(tmp_path, "kv_consumer"), **SENT_BACK}
+    case = dataclasses.replace(
+        case, prompts=prompts, max_tokens=24, engine={"max_num_seqs": 3, **decoding}
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    assert len(re.findall("got the caches of", result.log)) == len(prompts)

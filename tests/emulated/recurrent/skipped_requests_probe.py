@@ -2,7 +2,7 @@
 """Runs an engine whose last request sits out each third step, whole and without what is restored.
 
 A step leaves a request out when chunks of others take all of its tokens; here it is hidden from the
-scheduler for the step, so that it happens often and everywhere.
+scheduler for the step, so that it happens often and everywhere. One request is preempted besides.
 """
 
 import itertools
@@ -19,6 +19,7 @@ def main():
     from vllm.v1.core.sched.scheduler import Scheduler
 
     from mkv_ascend.adapters.common.skipped_requests import SkippedRequests
+    from tests.support.preemption import PreemptionForcer
     from tests.support.probed_engine import ProbedEngine
 
     steps, restored = itertools.count(), []
@@ -39,11 +40,13 @@ def main():
 
     engine = ProbedEngine(json.loads(sys.argv[1]))
     with mock.patch.object(Scheduler, "schedule", schedule):
+        forcer = PreemptionForcer(engine.scheduler)
         with mock.patch.object(SkippedRequests, "restore", restore):
             whole = engine.generate()
         with mock.patch.object(SkippedRequests, "restore"):
             lost = engine.generate()
-    print(json.dumps({"whole": whole, "lost": lost, "restored": restored}), flush=True)
+    answer = {"whole": whole, "lost": lost, "restored": restored}
+    print(json.dumps({**answer, "preempted": len(forcer.contexts)}), flush=True)
 
 
 if __name__ == "__main__":

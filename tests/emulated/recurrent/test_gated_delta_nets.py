@@ -5,6 +5,7 @@ A state that is taken from a token too early or too late changes the tokens of t
 ``tiny_models.recurrent``). Proposals and acceptance are judged in ``test_drafting_reference``.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -71,6 +72,52 @@ def test_states_across_chunks_rejected_drafts_and_cached_blocks() -> None:
     assert hits == [(len(prompt) - 1) // BLOCK * BLOCK for prompt in case.prompts]
     assert 0 < result.num_accepted < result.num_draft_tokens
     assert result.accepted_per_position[-1] > 0
+
+
+def about_the_end_of_a_block(result: engine.Result, prompt: list[int]) -> tuple[int, int]:
+    """Tokens that are computed before and after the step of ``prompt`` that reaches it."""
+    made = [one.context for one in result.proposals if one.context[: len(prompt)] == prompt]
+    # The token that was sampled last is not computed yet.
+    ends = sorted(len(context) - 1 for context in made)
+    return max(end for end in ends if end < BLOCK), min(end for end in ends if end >= BLOCK)
+
+
+@pytest.mark.host("0.23", cases=["*-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["*-v2"])
+@stock.each_runner
+@pytest.mark.parametrize(
+    ("target", "draft", "made"),
+    [("qwen3_next", "llama_draft", [1, 2, K + 1]), ("granite4", "granite4", [K + 1])],
+)
+def test_states_that_verifications_keep_at_ends_of_blocks(
+    target: str, draft: str, made: Sequence[int], runner: dict[str, str]
+) -> None:
+    """They end at each place about the end of a block; later prompts go on from what they kept.
+
+    Args:
+        made: tokens of the verifications that end exactly there.
+    """
+    begun = prompts_of(target, [*range(BLOCK - 2 * (K + 1), BLOCK)] * 2)
+    directory, more = model_directory(target), 3 * (K + 1)
+    follow = reference.greedy_tokens(directory, begun, more)
+    case = scenario(
+        target,
+        draft,
+        prompts=begun + [prompt + tokens for prompt, tokens in zip(begun, follow, strict=True)],
+        engine=aligned(max_num_seqs=8),
+        num_speculative_tokens=K,
+        max_tokens=more,
+        environment=runner,
+    )
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    assert_drafts_are_the_drafts_own(case, result)
+    steps = [about_the_end_of_a_block(result, prompt) for prompt in begun]
+    assert {end - start for start, end in steps if end == BLOCK} == {*made}
+    hits = result.cached_tokens[len(begun) :]
+    for hit, (start, end) in zip(hits, steps, strict=True):
+        # vLLM 0.30.0 keeps no other state that a verification passes by.
+        assert hit == BLOCK or BLOCK not in (start + 1, end)
 
 
 OF_BLOCKS = [
