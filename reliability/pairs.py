@@ -9,6 +9,7 @@ draft token behind the accepted context, what each step accepted, lengths and lo
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -16,15 +17,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks.host import RUNNERS, installed
 from benchmarks.matrix import refusals
 from benchmarks.matrix.running import FAILS, REFUSED, WORKS
+from reliability import class_table
 from reliability.pair_judging import LONGEST, SHORTEST, Judge, Judgement, rows_of
 from reliability.random_configs import BFLOAT16_ONLY
 from reliability.random_models import LEAST_POWER, RandomModel, families, write_random_model
@@ -34,6 +35,8 @@ from tests.support.tiny_models.tokenizer import NUM_BYTES
 
 HOST, UNJUDGED = "host", "not judged"
 """Verdicts of pairs that fail without the plugin, too, and of those without enough power."""
+PARTNER = "llama"
+"""Beside which ``--each`` runs every family."""
 TRIES = 8
 """Families tried for a model, until one has a tiny form whose tokens depend on single keys."""
 NGRAM = "ngram"
@@ -90,6 +93,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="FAMILY", help="model_type of every target")
     parser.add_argument("--draft", metavar="FAMILY", help="model_type of every draft")
     parser.add_argument(
+        "--each",
+        action="store_true",
+        help="every family once as target and once as draft, beside Llama; --count is not asked",
+    )
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="keep the verdicts of --each as a table in FILE"
+    )
+    parser.add_argument(
         "--stock",
         action="store_true",
         help="run what fails without the plugin, too: the pair, the target alone, the draft alone",
@@ -101,7 +112,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(asked: argparse.Namespace) -> int:
     """Run them; returns the exit status."""
-    found = [_kept_or_judged(number, asked) for number in _numbers(asked)]
+    numbered = list(_numbered(asked))
+    found = [_kept_or_judged(number, one) for number, one in numbered]
+    if asked.each and asked.table:
+        roles = [class_table.ROLES[number % 2] for number, _ in numbered]
+        class_table.keep(
+            asked.table,
+            f"{installed()} {asked.runner}",
+            (
+                (getattr(one, role), role, verdict.result, verdict.reason)
+                for role, (_, one), verdict in zip(roles, numbered, found, strict=True)
+            ),
+        )
     if asked.json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     counts = Counter(one.result for one in found)
@@ -111,8 +133,17 @@ def run(asked: argparse.Namespace) -> int:
     return 1 if counts[FAILS] else 0
 
 
-def _numbers(asked: argparse.Namespace) -> range:
-    return range(asked.first, asked.first + asked.count)
+def _numbered(asked: argparse.Namespace) -> Iterator[tuple[int, argparse.Namespace]]:
+    """Numbers of the pairs, each with the families that it is to have."""
+    if not asked.each:
+        yield from ((asked.first + number, asked) for number in range(asked.count))
+        return
+    pairs = itertools.chain.from_iterable(
+        ({"target": one, "draft": PARTNER}, {"target": PARTNER, "draft": one}) for one in families()
+    )
+    for number, pair in enumerate(pairs):
+        if number >= asked.first:
+            yield number, argparse.Namespace(**{**vars(asked), **pair})
 
 
 def _kept_or_judged(number: int, asked: argparse.Namespace) -> Verdict:
@@ -166,7 +197,7 @@ def _families(asked: str | None, seed: str, number: int) -> list[str]:
 
 def _model(folder: Path, known: Sequence[str], seed: str) -> RandomModel:
     said = ""
-    for number, family in enumerate(islice(cycle(known), TRIES)):
+    for number, family in enumerate(itertools.islice(itertools.cycle(known), TRIES)):
         try:
             model = write_random_model(folder / str(number), family, f"{seed} {number}")
         except ValueError as error:

@@ -23,6 +23,7 @@ from importlib import metadata
 from pathlib import Path
 
 import catalog_pages
+import class_pages
 import cli_pages
 import hosts
 import matrix_pages
@@ -87,6 +88,7 @@ PAGES = (
     Page("docs/patches.md", lambda: patch_pages.markdown().strip() + "\n"),
     Page("docs/recipes/index.md", recipe_pages.table),
     Page("docs/regressions.md", regression_pages.table),
+    Page("docs/text_classes.md", class_pages.tables),
     Page("docs/tested.md", lambda: tested_pages.tables() + "\n"),
     *(
         Page(
