@@ -147,12 +147,9 @@ class MkvModelRunner(NPUModelRunner):
         return layers.rows_of_layers(self.vllm_config, self.draft_layers(), self.kv_cache_config)
 
     def zero_new_blocks(self) -> None:
-        """Zero new blocks from now on, where a draft's may have held states."""
-        if self.cache_plan is None or not self.kv_cache_config.needs_kv_cache_zeroing:
-            return
-        if getattr(self.drafter, "assembly", None) is not None and not hasattr(
-            self, "_kv_block_zeroer"
-        ):
+        """Zero and copy blocks from now on, where some may have held states: on every stage."""
+        needed = self.cache_plan is not None and self.kv_cache_config.needs_kv_cache_zeroing
+        if needed and not hasattr(self, "_kv_block_zeroer"):
             self._init_kv_zero_meta()
 
     @override(PROPOSALS)

