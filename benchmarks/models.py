@@ -127,7 +127,7 @@ class Pair:
     def needs_of_pages(self) -> list[LayerRequirements]:
         """The pair as grouping takes it on 0.30.0rc2, where vLLM pads the pages of a hybrid model.
 
-        Its layers take any stride there, unless some are MLA (``layers_with_strides`` of the
+        Its layers take any stride there, unless some are MLA (``let_strides_be_taken`` of the
         adapter): plans pack their pages without that padding. Others are as on 0.23.0.
         """
         has_states = any(layer.states for layer in self.layers)

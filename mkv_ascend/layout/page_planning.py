@@ -254,7 +254,7 @@ def _split(
 
 
 def _best(demands: Sequence[Demand], limits: Limits, below: float = math.inf) -> Fit | None:
-    """The best fit; packed pages are all of them, or none (``strides.layers_with_strides``)."""
+    """The best fit; packed pages are all of them, or none (``let_strides_be_taken``)."""
     return (best_row if demands[0].unit else best_fit)(demands, limits, below)
 
 

@@ -20,8 +20,10 @@ from tests.support.rule_facts import (
     LLAMA,
     MOE,
     NEW,
+    OF_RANKS,
     ON_V2,
     SPARSE,
+    UNKEPT,
     V4,
     WINDOWS,
     facts,
@@ -91,9 +93,7 @@ SERVED = {
     "mtp whose experts move on V2": pair(MOE, "mtp", target=MOE, enable_eplb=True, **ON_V2),
     "a draft without scheduling ahead on V2": pair(async_scheduling=False, **ON_V2),
     "mtp that shares a choice of keys": pair(GLM, "mtp", target=GLM),
-    "the same over rows of ranks": pair(
-        GLM, "mtp", target=GLM, host=NEW, ascend={"enable_dsa_cp": True}
-    ),
+    "the same over rows of ranks": pair(GLM, "mtp", target=GLM, host=NEW, ascend=OF_RANKS),
     "windows of all layers in blocks": pair(WINDOWS, "dflash", host=NEW),
     "an end of drafting": pair(ours={"drafting": {"give_up_below": 0.5}}),
     "states of all blocks where there are none": facts(states_of_all_blocks=True, host=NEW),
@@ -289,14 +289,8 @@ REFUSED: dict[str, tuple[str, Facts]] = {
             tensor_parallel=2,
         ),
     ),
-    "a choice of keys that nobody keeps": (
-        "draft-option",
-        pair(GLM, "mtp", target={**GLM, "indexer_types": ["full"]}),
-    ),
-    "a choice of keys over rows of ranks": (
-        "draft-option",
-        pair(GLM, "mtp", target=GLM, ascend={"enable_dsa_cp": True}),
-    ),
+    "a choice of keys that nobody keeps": ("draft-option", pair(GLM, "mtp", target=UNKEPT)),
+    "a choice over ranks": ("draft-option", pair(GLM, "mtp", target=GLM, ascend=OF_RANKS)),
     "stages in turn on V2": (
         "runner",
         pair(runner="v2", host=NEW, pipeline_parallel=2, async_scheduling=False),

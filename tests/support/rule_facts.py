@@ -41,6 +41,8 @@ WINDOWS = {**LLAMA, "layer_types": ["sliding_attention"], "sliding_window": 512}
 HEAD = {**LLAMA, "num_hidden_layers": 1}
 SPARSE = {**MOE, "model_type": "deepseek_v32", "index_topk": 64}
 GLM = {**SPARSE, "indexer_types": ["full", "shared"], "index_share_for_mtp_iteration": True}
+UNKEPT = {**GLM, "indexer_types": ["full"]}
+OF_RANKS = {"enable_dsa_cp": True}
 INT8_LATENTS = WeightFormats(frozenset({"W8A8"}), has_int8_latents=True)
 IN_EIGHT_BITS = WeightFormats(frozenset({"W8A8"}), frozenset({0}))
 

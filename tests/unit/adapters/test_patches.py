@@ -58,6 +58,7 @@ Thirty, and what caches of 8 bits, experts without gates, the memory of graphs, 
 stages, prompts in parts, requests that reach others, targets of other forms, missing weights,
 experts of two models and pages that groups share need."""
 NOT_LEFT_OUT_YET = {
+    "metadata builders and rotary tables by model and group",
     "models and servers that are not started, for check",
     "prompts in parts beside drafts",
     "verify steps on keys and values of 8 bits",
