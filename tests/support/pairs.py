@@ -119,3 +119,13 @@ def assert_drafted_in_parallel(draft: str, mask: int, result: engine.Result, dra
     for proposal in result.proposals:
         logits = reference.logits_of(draft, [*proposal.context, *[mask] * (drafted - 1)])
         assert logits[len(proposal.context) - 1 :].argmax(-1).tolist() == proposal.tokens
+
+
+def about_the_end_of_a_block(
+    result: engine.Result, prompt: list[int], block: int
+) -> tuple[int, int]:
+    """Tokens that are computed before and after the step of ``prompt`` that reaches ``block``."""
+    made = [one.context for one in result.proposals if one.context[: len(prompt)] == prompt]
+    # The token that was sampled last is not computed yet.
+    ends = sorted(len(context) - 1 for context in made)
+    return max(end for end in ends if end < block), min(end for end in ends if end >= block)

@@ -13,6 +13,7 @@ import pytest
 from tests.support import engine, hosts, prompts, reference, stock
 from tests.support.loop_judgement import REFERENCE_OF, assert_reference
 from tests.support.pairs import (
+    about_the_end_of_a_block,
     assert_drafts_are_the_drafts_own,
     assert_greedy,
     assert_greedy_tokens_of_reference,
@@ -74,14 +75,6 @@ def test_states_across_chunks_rejected_drafts_and_cached_blocks() -> None:
     assert result.accepted_per_position[-1] > 0
 
 
-def about_the_end_of_a_block(result: engine.Result, prompt: list[int]) -> tuple[int, int]:
-    """Tokens that are computed before and after the step of ``prompt`` that reaches it."""
-    made = [one.context for one in result.proposals if one.context[: len(prompt)] == prompt]
-    # The token that was sampled last is not computed yet.
-    ends = sorted(len(context) - 1 for context in made)
-    return max(end for end in ends if end < BLOCK), min(end for end in ends if end >= BLOCK)
-
-
 @pytest.mark.host("0.23", cases=["*-v1"])
 @pytest.mark.nightly("other cases of it stay", cases=["*-v2"])
 @stock.each_runner
@@ -112,7 +105,7 @@ def test_states_that_verifications_keep_at_ends_of_blocks(
     result = engine.run(case)
     assert_greedy_tokens_of_reference(case, result)
     assert_drafts_are_the_drafts_own(case, result)
-    steps = [about_the_end_of_a_block(result, prompt) for prompt in begun]
+    steps = [about_the_end_of_a_block(result, prompt, BLOCK) for prompt in begun]
     assert {end - start for start, end in steps if end == BLOCK} == {*made}
     hits = result.cached_tokens[len(begun) :]
     for hit, (start, end) in zip(hits, steps, strict=True):

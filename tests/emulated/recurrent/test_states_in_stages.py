@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import hosts, reference
 from tests.support.marks import needs_float32
-from tests.support.pairs import kv_groups, scenario, text_prompts
+from tests.support.pairs import about_the_end_of_a_block, kv_groups, scenario, text_prompts
 from tests.support.stages import STAGES, judged_states
 from tests.support.tiny_models import model_directory
 
@@ -57,11 +57,14 @@ def test_blocks_that_end_in_a_verification_are_hit():
         environment=TRITON,
     )
     result = judged_states(case)
-    first, behind = result.cached_tokens[: len(LENGTHS)], result.cached_tokens[len(LENGTHS) :]
+    count = len(LENGTHS)
+    first, behind = result.cached_tokens[:count], result.cached_tokens[count:]
     assert not any(first)
-    # One may begin while the prompt before it has not come so far. vLLM 0.30.0 keeps no block that
-    # a verification has passed by a token or two.
-    assert behind.count(BLOCK) >= (1 if hosts.NAME == "vllm_ascend_0_30" else len(LENGTHS) - 1)
+    steps = [about_the_end_of_a_block(result, prompt, BLOCK) for prompt in case.prompts[:count]]
+    # vLLM 0.30.0 keeps no other state that a verification passes by.
+    kept = [hosts.NAME == "vllm_ascend_0_23" or BLOCK in (start + 1, end) for start, end in steps]
+    # One may begin while the prompt before it has not come so far.
+    assert behind.count(BLOCK) >= kept.count(True) - 1 > 0
     assert len(kv_groups(result, "draft")) == 2
 
 
