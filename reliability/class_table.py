@@ -31,8 +31,8 @@ def keep(path: Path, column: str, found: Iterable[tuple[str, str, str, str]]) ->
 
 
 def _short(reason: str) -> str:
-    """The codes of a refusal; of other words the first that say something of the class."""
+    """The codes of a refusal; of other words the first sentence."""
     if codes := CODE.findall(reason):
         return ", ".join(dict.fromkeys(codes))
-    first, *_ = reason.partition("; ")[0].splitlines() or [""]
+    first, *_ = re.split(r"; |\. |\n", reason)
     return first.rpartition("has no tiny form here: ")[2]

@@ -225,9 +225,9 @@ def run(scenario: Scenario, timeout: float = HANG_SECONDS) -> Result:
         )
         log = printed.read_text(errors="replace")
         if status is None:
-            raise EngineFailedError(f"no result after {timeout} s\n{log[-6000:]}")
+            raise EngineFailedError(f"no result after {timeout} s\n{log[-20000:]}")
         if not answer.exists():
-            raise EngineFailedError(log[-6000:])
+            raise EngineFailedError(log[-20000:])
         fields = json.loads(answer.read_text())
     proposals = [DraftProposal(**proposal) for proposal in fields.pop("proposals")]
     steps = [VerifyStep(**step) for step in fields.pop("steps")]
