@@ -8,6 +8,7 @@ and beside the former an indexer with a compressor of its own.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -256,7 +257,7 @@ def test_a_long_prompt_is_found_again(
     kv_cache_utils.init_none_hash(sha256)
     manager = KVCacheManager.__new__(KVCacheManager)
     engine_core._give_pages(
-        getattr(KVCacheManager.__init__, "__wrapped__", KVCacheManager.__init__),
+        inspect.unwrap(KVCacheManager.__init__),
         *(manager, config),
         max_model_len=longest,
         max_num_batched_tokens=8192,
