@@ -16,6 +16,7 @@ from typing import Any
 
 from mkv_ascend.adapters.contract import HostAdapter
 from mkv_ascend.adapters.patching import Record
+from patch_notes import Notes, notes
 
 ROOT = Path(__file__).resolve().parent.parent
 ADAPTERS = ROOT / "mkv_ascend" / "adapters"
@@ -31,6 +32,11 @@ class Placed:
 
     record: Record
     file: Path
+
+    @property
+    def notes(self) -> Notes:
+        """Why it stands there, until when, and which tests notice."""
+        return notes(self.record.name, self.file.relative_to(ADAPTERS).parts[0])
 
 
 def sources(adapter: str) -> list[Path]:

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inventory of docs/patches.md, from the records that stand beside the replacements.
 
-A row has what a reader compares; a record has the rest (what it counts on, when it can go).
+A row has what a reader compares; a record and patches.toml have the rest (what it counts on, when
+it can go).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import foreign_names
-import regression_pages
 from foreign_names import Placed
 from mkv_ascend.adapters.patching import Record
+from patch_notes import NOT_REPORTED, Notes
 
 SHOWN = foreign_names.ROOT / "docs" / "without_patch.json"
 """Version of vllm-ascend -> record -> target -> the test that was seen to fail without it.
@@ -28,7 +29,6 @@ FEWEST_WORDS = 12
 """A first sentence below this says what holds, and the second one what goes wrong."""
 SENTENCE_END = re.compile(r"(?<=[.])\s+(?=[A-Zv])")
 MOST_LINKS = 3
-PULL_REQUEST = re.compile(r"pull request (\d+)")
 
 
 def markdown() -> str:
@@ -37,22 +37,21 @@ def markdown() -> str:
     for placed in foreign_names.records(foreign_names.all_sources()):
         folder = placed.file.parent.relative_to(foreign_names.ADAPTERS.parent).as_posix()
         folders.setdefault(folder, []).append(placed)
-    reports = _reports()
-    return "\n\n".join(_section(folder, of, reports) for folder, of in folders.items())
+    return "\n\n".join(_section(folder, of) for folder, of in folders.items())
 
 
-def _section(folder: str, of: Sequence[Placed], reports: Mapping[str, Sequence[str]]) -> str:
-    rows = (_row(placed.record, reports) for placed in of)
+def _section(folder: str, of: Sequence[Placed]) -> str:
+    rows = (_row(placed.record, placed.notes) for placed in of)
     return "\n".join((f"## `{folder}`", "", *HEAD, *rows))
 
 
-def _row(record: Record, reports: Mapping[str, Sequence[str]]) -> str:
+def _row(record: Record, notes: Notes) -> str:
     cells = (
         record.name,
         ", ".join(f"`{short_target(target)}`" for target in record.targets),
-        first_sentence(record.why),
-        _upstream(record, reports),
-        _tests(record.tests),
+        first_sentence(notes.why),
+        _upstream(notes.upstream),
+        _tests(notes.tests),
     )
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
@@ -73,28 +72,13 @@ def first_sentence(text: str) -> str:
     return told
 
 
-def _reports() -> dict[str, list[str]]:
-    """Each test of a public report (docs/regressions.md), and its file, with links to reports."""
-    found: dict[str, list[str]] = {}
-    for report in regression_pages.read():
-        tests = {report["test"], report.get("stock", report["test"])}
-        for name in tests | {test.partition("::")[0] for test in tests}:
-            found.setdefault(name, []).append(regression_pages.link(report["report"]))
-    return found
-
-
-def _upstream(record: Record, reports: Mapping[str, Sequence[str]]) -> str:
-    """Pull requests that the record names, and reports that its tests, or files of tests, show."""
-    links = {
-        f"[vllm {number}]": f"(https://github.com/vllm-project/vllm/pull/{number})"
-        for number in PULL_REQUEST.findall(record.until)
-    }
-    for test in (*record.tests, record.stock):
-        for report in reports.get(test, ()):
-            title, _, address = report.partition("]")
-            links.setdefault(f"{title}]", address)
-    told = [f"{title}{address}" for title, address in links.items()]
-    return ", ".join(told[:MOST_LINKS]) or "not reported"
+def _upstream(addresses: Sequence[str]) -> str:
+    """Links to issues and pull requests."""
+    told = []
+    for address in addresses[:MOST_LINKS]:
+        *_, repository, _, number = address.split("/")
+        told.append(f"[{repository} {number}]({address})")
+    return ", ".join(told) or NOT_REPORTED
 
 
 def _tests(tests: Sequence[str]) -> str:

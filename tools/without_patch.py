@@ -41,6 +41,7 @@ from pytest_forks import PYTEST, become_pytest, import_what_tests_import
 from without_patch_stubs import PARTS, STUBS
 
 if TYPE_CHECKING:
+    from foreign_names import Placed
     from mkv_ascend.adapters.patching import Record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,23 +103,24 @@ def hosts_version() -> str:
     return metadata.version("vllm-ascend")
 
 
-def trials_of(record: Record) -> list[Trial]:
+def trials_of(placed: Placed) -> list[Trial]:
     """One trial for each target; the test that noticed it before comes first."""
+    record = placed.record
     before = shown().get(hosts_version(), {}).get(record.name, {})
     made = []
     for target in record.targets:
         seen = [shlex.quote(before[target])] if target in before else []
-        tests = dict.fromkeys([*seen, *record.tests])
+        tests = dict.fromkeys([*seen, *placed.notes.tests])
         made.append(Trial(record.name, target, parts_of(record, target), tuple(tests)))
     return made
 
 
-def known_records() -> dict[str, Record]:
-    """Name of each record of the installed host -> the record."""
+def known_records() -> dict[str, Placed]:
+    """Name of each record of the installed host -> the record and its file."""
     from mkv_ascend.adapters import installed as installed_host
 
     files = foreign_names.sources(foreign_names.name_of(installed_host.adapter()))
-    return {placed.record.name: placed.record for placed in foreign_names.records(files)}
+    return {placed.record.name: placed for placed in foreign_names.records(files)}
 
 
 def start(asked: Sequence[str]) -> int:
@@ -231,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = [of_targets[part]] if part else of_targets.values()
             asked += [replace(trial, tests=tests or trial.tests) for trial in found]
         else:
-            asked.append(Trial(name, "", part, tests or known[name].tests))
+            asked.append(Trial(name, "", part, tests or known[name].notes.tests))
     if FOLDER not in os.environ:
         return start(sys.argv[1:] if arguments is None else arguments)
     return run_all(asked, Path(os.environ[FOLDER]), options.both, options.record)

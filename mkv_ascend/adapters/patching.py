@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements of foreign code, each with a record: what, why, which test, until when.
+"""Replacements of foreign code, each with a record.
 
 Foreign code is replaced only where neither a subclass nor an official hook serves. A record stands
 beside its replacement:
@@ -50,33 +50,17 @@ def expect(condition: bool, patch: str, what: str) -> None:
 
 @dataclass(frozen=True)
 class Record:
-    """What is replaced, and why.
+    """What is replaced.
 
     Attributes:
-        name: name of the patch, in messages and in docs/patches.md.
+        name: name of the patch, in messages, in ``patches.toml`` and in docs/patches.md.
         target: the foreign code that is replaced; several places when they change together.
-        why: what goes wrong without the patch.
-        until: when the patch can go.
-        test: the test that fails without the patch, as ``file`` or ``file::function``; several
-            where one does not notice every target.
         reads: other foreign code that the patch relies on.
-        writes: attributes that the record's module sets on foreign objects.
-        stock: the test that shows the host's own code failing, if that is not ``test``.
     """
 
     name: str
     target: str | tuple[str, ...]
-    why: str
-    until: str
-    test: str | tuple[str, ...]
     reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-    stock: str = ""
-
-    @property
-    def tests(self) -> tuple[str, ...]:
-        """``test`` as a tuple."""
-        return (self.test,) if isinstance(self.test, str) else self.test
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -137,21 +121,13 @@ class Patch:
 
 
 def patch(
-    *,
-    name: str,
-    target: str | tuple[str, ...],
-    why: str,
-    until: str,
-    test: str | tuple[str, ...],
-    reads: tuple[str, ...] = (),
-    writes: tuple[str, ...] = (),
-    stock: str = "",
+    *, name: str, target: str | tuple[str, ...], reads: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Any]], Patch]:
     """Make a ``Patch`` from a function that takes the original and then its arguments.
 
     For the arguments see ``Record``. The function replaces the first target.
     """
-    made = Patch(Record(name, target, why, until, test, reads, writes, stock))
+    made = Patch(Record(name, target, reads))
 
     def keep(function: Callable[..., Any]) -> Patch:
         made.functions[made.record.targets[0]] = function

@@ -48,21 +48,6 @@ GRAPH_MEMORY = record(
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.capture_model",
         "vllm_ascend.device_allocator.sleep_mem_optimized:AclGraphSleepWakeupManager",
     ),
-    writes=(
-        "_global_graph_pool",
-        "graph_capture",
-        "graph_pool",
-        "_graph_params",
-        "_draft_graph_params",
-        "_draft_graph_prefill_params",
-        "first_run_finished",
-        "available_kv_cache_memory_bytes",
-    ),
-    why="vLLM's worker keeps the memory that graphs will take out of the KV cache. vllm-ascend's "
-    "gives it to the cache, so that graphs must fit into what gpu_memory_utilization leaves, and "
-    "says only afterwards which size would have been right.",
-    until="NPUWorker.determine_available_memory asks profile_cudagraph_memory, as vLLM's does",
-    test="tests/emulated/platform/test_graph_memory.py",
 )
 
 

@@ -38,11 +38,6 @@ DRAFTS = "mkv_ascend_drafts"
 ONE_STAGE = record(
     name="the draft is whole on the last pipeline stage",
     target=("vllm.distributed.parallel_state:_PP", "vllm.distributed.utils:get_pp_indices"),
-    why="Models ask the group of pipeline ranks for their share of layers, and for whether they "
-    "embed tokens. Of a draft model the last stage would build half, and wait for the other. "
-    "VLLM_PP_LAYER_PARTITION shares out the target's layers, and would share out the draft's.",
-    until="vLLM builds and runs drafts in a group of their own, as it does for tensor parallelism",
-    test="tests/emulated/drafting/test_pipeline.py",
 )
 
 DRAFTS_WITH_OUTPUT = record(
@@ -55,12 +50,6 @@ DRAFTS_WITH_OUTPUT = record(
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner.synchronize_input_prep",
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner.take_draft_token_ids",
     ),
-    writes=("num_output_placeholders", "prepare_inputs_event"),
-    why="By the time that the engine asks for draft tokens, another batch has run. And a first "
-    "stage appends the sampled token alone, without the accepted drafts before it. It does not "
-    "wait for its device, and writes a step's inputs over those that are still to be copied there.",
-    until="vLLM serves drafts in a pipeline without asynchronous scheduling",
-    test="tests/emulated/drafting/test_pipeline.py",
 )
 
 

@@ -76,18 +76,6 @@ def _refusal(name: str, asked: Any, possible: str, change: str) -> VLLMValidatio
         "vllm.v1.worker.gpu.sample.bad_words:BadWordsState.add_request",
         "vllm.v1.worker.gpu.sample.states:SamplingStates.add_request",
     ),
-    why="vLLM lets requests pass that reach others. On 0.23.0 a temperature that is infinite or no "
-    "number gives every request beside drafts token 0. A stop token outside of the vocabulary ends "
-    "the engine for all where there are min_tokens, and more min_tokens than the context has room "
-    "for never end. On 0.30.0rc2 more ids than model runner V2 has room for end the engine. Beside "
-    "drafts logprob_token_ids are left out or end it, and 0.23.0 drops thinking_token_budget. vLLM "
-    "asks the platform about a request, but does not say for which configuration.",
-    until="vLLM refuses such numbers and ids itself, gives the configuration to validate_request, "
-    "and vllm-ascend gives these logprobs and budgets beside drafts",
-    test=(
-        "tests/emulated/drafting/test_hostile_requests.py",
-        "tests/unit/adapters/test_request_limits.py",
-    ),
 )
 def limit_requests(original: Callable[..., Any], processor: Any, *args: Any, **kwargs: Any) -> Any:
     """Make the request that the engine core is sent, unless it asks for what is not served."""

@@ -123,21 +123,6 @@ VERIFY_STEPS = record(
         "vllm_ascend.attention.mla_v1:AscendMLAImpl.update_graph_params",
         "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.build",
     ),
-    writes=("speculative_config",),
-    why="A verify step has K + 1 tokens per request. Where a captured launch of MLA is given "
-    "this step's lengths, vllm-ascend knows so of the methods eagle, eagle3 and mtp, and "
-    "otherwise pads the lengths to one for each token. With parallel drafting, which dflash is, "
-    "the builder gives lengths on the device; the launch of layers with sinks takes them as a "
-    "list on the host, so its capture fails. And of a pipeline stage with states alone no launch "
-    "is updated; looking for some ends the engine on 0.23.0.",
-    until="AscendMLAImpl.update_graph_params looks at the number of draft tokens, and the builder "
-    "gives the target's lengths on the host for every method",
-    test=(
-        "tests/emulated/graphs/test_draft_graphs.py::test_independent_drafts",
-        "tests/emulated/drafting/test_drafting_blocks.py"
-        "::test_one_group_chunks_prefix_hits_and_the_maximum_length",
-        "tests/emulated/recurrent/test_states_in_stages.py",
-    ),
 )
 
 

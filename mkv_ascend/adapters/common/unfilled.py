@@ -40,11 +40,6 @@ record(
         "vllm.model_executor.model_loader.base_loader:BaseModelLoader.load_model",
         "vllm.model_executor.model_loader.default_loader:DefaultModelLoader.track_weights_loading",
     ),
-    why="vLLM leaves linear layers out when it counts the weights that were loaded. A draft whose "
-    "files lack one computes with memory that nobody wrote: its tokens are rejected, or, drafting "
-    "for nothing, slow the target down, and nothing is said.",
-    until="vLLM counts the weights of linear layers, and of each part of a fused one",
-    test="tests/emulated/drafting/test_missing_weights.py",
 )
 
 MOST_NAMED = 5

@@ -57,11 +57,6 @@ SLOTS = record(
     name="slots of the target in one launch",
     target="vllm_ascend.worker.block_table:MultiGroupBlockTable.compute_slot_mapping",
     reads=("vllm_ascend.worker.block_table:BlockTable.compute_slot_mapping",),
-    writes=("compute_slot_mapping",),
-    why="A kernel is launched for each KV group, those that only the draft uses included.",
-    until="vllm-ascend computes the slots of all groups in one launch",
-    test="tests/emulated/drafting/test_drafting_cost.py"
-    "::test_equal_groups_of_a_target_share_builder_and_slots",
 )
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import foreign_names
+import patch_notes
 import patch_pages
 from mkv_ascend.adapters import installed as installed_host
 from mkv_ascend.adapters.common.attention.derived import derive
@@ -29,22 +30,20 @@ from mkv_ascend.adapters.patching import (
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = {
     foreign_names.name_of(adapter): [
-        placed.record
-        for placed in foreign_names.records(foreign_names.sources(foreign_names.name_of(adapter)))
+        *foreign_names.records(foreign_names.sources(foreign_names.name_of(adapter)))
     ]
     for adapter in installed_host.adapters()
 }
-WORDS = {"why": "w", "until": "u", "test": "t"}
 
 
 @pytest.mark.parametrize(
     "entry",
     # In one order in every process: test runners compare what they collected.
     sorted({x for found in RECORDS.values() for x in found}, key=repr),
-    ids=lambda entry: entry.name,
+    ids=lambda entry: entry.record.name,
 )
 def test_the_test_that_a_record_names_exists(entry):
-    for named in filter(None, (*entry.tests, entry.stock)):
+    for named in filter(None, (*entry.notes.tests, entry.notes.stock)):
         path, _, function = named.partition("::")
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -83,32 +82,51 @@ def records_on_v1_of_0_30():
     files = foreign_names.sources("vllm_ascend_0_30")
     room = foreign_names.ADAPTERS / "vllm_ascend_0_30" / "v2"
     found = foreign_names.records(path for path in files if not path.is_relative_to(room))
-    return [placed.record for placed in found]
+    return found
 
 
 def test_records_that_apply_on_model_runner_v1_of_0_30_are_few():
-    names = sorted(entry.name for entry in records_on_v1_of_0_30())
+    names = sorted(entry.record.name for entry in records_on_v1_of_0_30())
     assert len(names) <= MOST_ON_V1_OF_0_30, names
 
 
-@pytest.mark.parametrize("entry", records_on_v1_of_0_30(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", records_on_v1_of_0_30(), ids=lambda entry: entry.record.name)
 def test_each_target_was_seen_to_be_needed_on_model_runner_v1_of_0_30(entry):
     """``tools/without_patch.py --each --record NAME`` tries it, and keeps which test failed."""
-    noticed = patch_pages.shown()["0.30.0rc2"].get(entry.name, {})
-    assert (set(noticed) == set(entry.targets)) != (entry.name in NOT_LEFT_OUT_YET)
+    record = entry.record
+    noticed = patch_pages.shown()["0.30.0rc2"].get(record.name, {})
+    assert (set(noticed) == set(record.targets)) != (record.name in NOT_LEFT_OUT_YET)
     for test in noticed.values():
         file, _, function = test.partition("[")[0].partition("::")
-        assert {file, f"{file}::{function}"} & set(entry.tests)
+        assert {file, f"{file}::{function}"} & set(entry.notes.tests)
 
 
 @pytest.mark.parametrize("adapter", RECORDS)
 def test_every_record_is_described_under_a_name_of_its_own(adapter):
     found = RECORDS[adapter]
-    assert len({entry.name for entry in found}) == len(found) > 30
+    assert len({entry.record.name for entry in found}) == len(found) > 30
     text = patch_pages.markdown()
     for entry in found:
-        assert f"\n| {entry.name} | `{patch_pages.short_target(entry.targets[0])}`" in text
-        assert all([*entry.targets, entry.why, entry.until])
+        record, notes = entry.record, entry.notes
+        assert f"\n| {record.name} | `{patch_pages.short_target(record.targets[0])}`" in text
+        assert all([*record.targets, notes.why, notes.until])
+
+
+def test_nothing_is_written_of_records_that_are_gone():
+    named = {entry.record.name for found in RECORDS.values() for entry in found}
+    assert set(patch_notes.read()) == named
+
+
+def test_what_is_written_of_a_record_is_whole_and_of_its_host(monkeypatch):
+    whole = {"why": "w", "until": "u", "upstream": "not reported", "tests": ["a"]}
+    tables = {"both": {**whole, "one_host": {"tests": ["b"]}}, "short": {"why": "w"}}
+    monkeypatch.setattr(patch_notes, "read", lambda: tables)
+    assert patch_notes.notes("both", "other") == patch_notes.Notes("w", "u", (), ("a",))
+    assert patch_notes.notes("both", "one_host").tests == ("b",)
+    with pytest.raises(ValueError, match=r"patches\.toml, 'short': .*'until'"):
+        patch_notes.notes("short", "other")
+    with pytest.raises(ValueError, match=r"no table 'gone'"):
+        patch_notes.notes("gone", "other")
 
 
 def test_a_row_says_what_is_replaced_and_why_in_few_words():
@@ -120,8 +138,7 @@ def test_a_row_says_what_is_replaced_and_why_in_few_words():
     assert patch_pages.first_sentence(f"{long} So those of two end.") == long
 
 
-def test_a_row_links_the_reports_that_its_test_shows():
-    """Of a record whose test is that of a report, of one with a pull request, and of others."""
+def test_a_row_links_what_is_known_upstream():
     rows = [line for line in patch_pages.markdown().splitlines() if line.startswith("| ")]
     assert any("/pull/50272)" in row for row in rows)
     assert any("/issues/" in row for row in rows)
@@ -168,7 +185,7 @@ def times_ten(original, *arguments):
 
 def test_a_patch_replaces_all_of_its_targets_once(host):
     targets = ("host_of_a_test:triple", "host_of_a_test:Adder.add")
-    made = patch(name="tenfold", target=targets, **WORDS)(times_ten)
+    made = patch(name="tenfold", target=targets)(times_ten)
     assert isinstance(made, Patch)
 
     @made.also(target=targets[1])
@@ -183,7 +200,7 @@ def test_a_patch_replaces_all_of_its_targets_once(host):
 
 def test_a_target_of_one_host_is_replaced_there(host):
     targets = ("host_of_a_test:triple", "host_of_a_test:Adder.add")
-    made = patch(name="tenfold", target=targets[0], **WORDS)(times_ten)
+    made = patch(name="tenfold", target=targets[0])(times_ten)
     made.on_one_host(target=targets[1])(lambda original, adder, number: original(adder, -number))
     made.apply()
     assert made.record.targets == targets
@@ -193,7 +210,10 @@ def test_a_target_of_one_host_is_replaced_there(host):
 def test_records_have_the_targets_that_one_host_adds():
     added = "vllm_ascend.ops.kimi_kda:AscendKimiK3DeltaAttention._forward"
     with_it = {
-        adapter for adapter, found in RECORDS.items() for entry in found if added in entry.targets
+        adapter
+        for adapter, found in RECORDS.items()
+        for entry in found
+        if added in entry.record.targets
     }
     assert with_it == {"vllm_ascend_0_30"}
 
@@ -215,7 +235,7 @@ def test_a_function_that_others_wrapped_meanwhile_is_not_wrapped_again(host):
 
 def test_nothing_is_replaced_when_one_of_the_targets_is_gone(host):
     targets = ("host_of_a_test:triple", "host_of_a_test:Adder.gone")
-    made = patch(name="tenfold", target=targets, **WORDS)(times_ten)
+    made = patch(name="tenfold", target=targets)(times_ten)
     made.also(target=targets[1])(times_ten)
     with pytest.raises(PatchRefused, match=r"'tenfold'.*Adder\.gone is gone"):
         made.apply()
@@ -223,7 +243,7 @@ def test_nothing_is_replaced_when_one_of_the_targets_is_gone(host):
 
 
 def test_a_global_is_another_while_a_block_runs(host):
-    entry = record(name="triple", target="host_of_a_test:triple", **WORDS)
+    entry = record(name="triple", target="host_of_a_test:triple")
     before = host.triple
     with entry.replaced("ours"):
         assert host.triple == "ours"
@@ -231,7 +251,7 @@ def test_a_global_is_another_while_a_block_runs(host):
 
 
 def test_an_override_must_be_of_the_method_that_its_record_names():
-    entry = Record(name="add", target="host_of_a_test:Adder.add", **WORDS)
+    entry = Record(name="add", target="host_of_a_test:Adder.add")
 
     def add(self):
         return None
@@ -282,7 +302,7 @@ class Foreign:
 
 
 def of_foreign(method):
-    return record(name="foreign", target=f"host:Foreign.{method}", **WORDS)
+    return record(name="foreign", target=f"host:Foreign.{method}")
 
 
 def test_a_member_that_no_record_names_is_refused():

@@ -12,8 +12,8 @@ import pytest
 
 import foreign_names
 import port_report
+from foreign_names import Placed
 from mkv_ascend.adapters.fingerprints import Definition, HostSource
-from mkv_ascend.adapters.patching import Record
 from tests.support import hosts
 
 SOURCES = foreign_names.sources(hosts.NAME)
@@ -89,11 +89,11 @@ def unrecorded_overrides(path: Path, tree: ast.Module, named: set[str]) -> Itera
                 yield f"{path.name}: {node.name}.{item.name} replaces {owners[0]}.{item.name}"
 
 
-def unrecorded_writes(path: Path, tree: ast.Module, records: list[Record]) -> Iterator[str]:
+def unrecorded_writes(path: Path, tree: ast.Module, records: list[Placed]) -> Iterator[str]:
     """Attributes set on what is not ours. ``records``: those that stand in the file."""
-    named = {name for record in records for name in record.writes}
+    named = {name for placed in records for name in placed.notes.writes}
     constants, bound = foreign_names.constants(tree), foreign_names.bound_names(tree)
-    modules = {target.partition(":")[0] for record in records for target in record.targets}
+    modules = {target.partition(":")[0] for placed in records for target in placed.record.targets}
     for scope, own in _scopes(tree):
         made = _made_here(scope)
         for attribute, owner in _writes(scope):
@@ -168,7 +168,7 @@ def named_overrides() -> set[str]:
     }
 
 
-def records_of(path: Path) -> list[Record]:
+def records_of(path: Path) -> list[Placed]:
     """Those of a file and of the files that it imports from; a folder may have one for all."""
     imported = {
         f"{module.replace('.', '/')}.py"
@@ -180,7 +180,7 @@ def records_of(path: Path) -> list[Record]:
     if path.parent.name in ("drafting", "judge"):
         folder = path.parent.name
         beside += [x for x in SOURCES if (x.parent.name, x.name) == (folder, "records.py")]
-    return [placed.record for placed in foreign_names.records({path, *beside})]
+    return foreign_names.records({path, *beside})
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -29,7 +29,7 @@ from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.patching import override, patch, record
 
 def made(target):
-    return dict(name=target, target="host:" + target, why="", until="", test="")
+    return dict(name=target, target="host:" + target)
 
 @patch(**made("greet"))
 def ours(original, name):
@@ -126,7 +126,7 @@ def test_the_test_that_failed_first_is_kept(tmp_path: Path) -> None:
 
 def test_parts_are_those_of_one_target() -> None:
     targets = ("m:A.run", "m:B.run", "m:B.stop", "n:limit")
-    record = Record("several", targets, "", "", "")
+    record = Record("several", targets)
     parts = [without_patch.parts_of(record, target).split("|") for target in targets]
     assert parts == [["m:A.run", "A.run"], ["m:B.run", "B.run"], ["m:B.stop", ".stop"], ["n:limit"]]
-    assert without_patch.parts_of(Record("one", "m:A.run", "", "", ""), "m:A.run") == ""
+    assert without_patch.parts_of(Record("one", "m:A.run"), "m:A.run") == ""

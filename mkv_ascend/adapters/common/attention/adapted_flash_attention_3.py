@@ -25,10 +25,6 @@ FORWARD = record(
     name="flash_attention_3 takes the whole batch",
     target="vllm_ascend.attention.fa3_v1:AscendFAImpl.forward_impl",
     reads=("vllm_ascend.attention.fa3_v1:AscendFAImpl._flash_attn_with_kvcache",),
-    why="Decodes are attended to without a causal mask and with block tables cut at the number of "
-    "their tokens: wrong for a verify step, whose decodes have several.",
-    until="vllm-ascend splits the batch by requests and masks decodes of several tokens",
-    test="tests/emulated/drafting/test_pairs.py::test_target_on_flash_attention_3_verifies_drafts",
 )
 
 

@@ -28,20 +28,6 @@ TARGET_PARTS = record(
         "vllm_ascend.spec_decode.llm_base_proposer"
         ":AscendSpecDecodeBaseProposer._maybe_share_topk_indices",
     ),
-    writes=("model", "embed_tokens", "lm_head", "image_token_index"),
-    why="A target without the attribute model (EXAONE 3, ChatGLM, Qwen 1, Falcon, MPT, GPT-2, "
-    "GPT-NeoX, GPT-J, DBRX, Bloom) ends each draft in an AttributeError. One whose embeddings or "
-    "output matrix have other names (OPT, Ling, InternLM2, Cohere, Gemma 2) ends heads, or leaves "
-    "them an output matrix that nobody wrote. A multi-modal one is asked for image_token_index, "
-    "which newer configurations call image_token_id. And a draft model is given the target's "
-    "buffer of chosen keys (DSA), whether it has such layers or not.",
-    until="vLLM's models offer their embeddings and output matrix by one name each, vllm-ascend "
-    "asks by it, and shares chosen keys with MTP layers alone (not reported)",
-    test=(
-        "tests/emulated/drafting/test_target_parts.py",
-        "tests/emulated/drafting/test_proposers.py"
-        "::test_a_target_that_names_its_image_token_otherwise_gets_a_draft",
-    ),
 )
 
 

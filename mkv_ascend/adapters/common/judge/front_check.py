@@ -25,10 +25,6 @@ installed by an ImportError. Others are faults, whose traceback is of use."""
 @patch(
     name="refusals before the start",
     target="vllm.engine.arg_utils:EngineArgs.create_engine_config",
-    why="What cannot be served is refused in the process that the user started; what vLLM and "
-    "vllm-ascend raise is shown behind a traceback.",
-    until="vLLM prints a refusal alone",
-    test="tests/emulated/platform/test_front_check.py",
 )
 def say_refusals_alone(original: Any, arguments: Any, *args: Any, **kwargs: Any) -> Any:
     """``EngineArgs.create_engine_config``; in vLLM's own command an error is one message."""

@@ -44,25 +44,6 @@ PAGES = record(
         "vllm_ascend.patch.platform.patch_mamba_manager:"
         "AscendMambaManager.get_num_blocks_to_allocate",
     ),
-    writes=(
-        "num_gpu_blocks",
-        "metrics_collector",
-        "blocks",
-        "free_block_queue",
-        "ref_cnt",
-        "block_pool",
-        "_null_block",
-        "_get_num_evictable_blocks",
-        "get_num_blocks_to_allocate",
-        "reset_prefix_cache",
-        "take_new_block_ids",
-        "take_kv_cache_block_copies",
-    ),
-    why="One number of a block is every group's, so a group with smaller blocks wastes the rest. "
-    "Or it is split into groups of equal sizes, each of which costs the scheduler time in every "
-    "step.",
-    until="vLLM's block pool has pages that groups with blocks of unlike sizes share",
-    test="tests/emulated/layout/test_page_blocks.py",
 )
 
 IMPOSSIBLE = 2**40

@@ -82,12 +82,6 @@ def _worth_going_on(model_name: str, engine: str, below: float) -> DraftWorth:
         "vllm.v1.core.sched.scheduler:Scheduler.schedule",
         "vllm.v1.core.sched.async_scheduler:AsyncScheduler._update_after_schedule",
     ),
-    writes=("spec_token_ids", "_spec_token_placeholders", "dynamic_sd_lookup"),
-    why="vLLM's metrics tell acceptance by position alone, and nobody else on the host knows how "
-    "many of which number of draft tokens were accepted, says where next to none are, or stops a "
-    "draft then.",
-    until="vLLM counts acceptance by number of draft tokens, and gives drafts up",
-    test=("tests/emulated/platform/test_metrics.py", "tests/emulated/drafting/test_giving_up.py"),
 )
 def count_by_number(
     original: Callable[..., Any],

@@ -230,22 +230,6 @@ LOADER = record(
         "vllm.model_executor.models.mimo:MiMoModel.forward",
         "vllm.compilation.wrapper:TorchCompileWithNoGuardsWrapper.__init__",
     ),
-    writes=("__class__", "make_empty_intermediate_tensors", "_mtp_hidden_buffer"),
-    why="A head of eagle3 or dflash takes hidden states of the target's layers. Classes that hand "
-    "out none are refused: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others. MiMo's says that "
-    "it hands out some, and does not. Instances of them and of their decoders get a class derived "
-    "from their own. Over pipeline stages vllm-ascend puts one forward of its own in place of all "
-    "decoders' and calls layers in a way that many do not have, gpt-oss among them; states of "
-    "dflash stay behind on each stage. And DeepSeek-V4 of 0.30.0rc2 makes the buffer of the states "
-    "that its MTP layer reads in the pass that Dynamo traces, so that each captured graph writes "
-    "to one of its own, and the layer reads that of the last one.",
-    until="vLLM gathers hidden states outside of the models' classes, and DeepSeek-V4's buffer is "
-    "made with the model, as in vllm-ascend 0.23.0",
-    test=(
-        "tests/emulated/drafting/test_auxiliary_states.py",
-        "tests/emulated/drafting/test_pipeline.py",
-        "tests/emulated/models/test_deepseek_v4.py::test_mtp_layer_in_default_graphs",
-    ),
 )
 
 

@@ -47,21 +47,6 @@ HITS = record(
         "vllm.v1.core.kv_cache_utils:resolve_kv_cache_block_sizes",
         "vllm_ascend.patch.platform.patch_kv_cache_utils:_ascend_resolve_kv_cache_block_sizes",
     ),
-    writes=("block_size", "kv_cache_spec"),
-    why="A draft's states are one for a request, in blocks as long as the longest context; the "
-    "scheduler looks for hits in common multiples of all blocks, and for a state at their end. So "
-    "there would be no hit. Here it is told that such a group has no say, by a spec that is not "
-    "prefix_cacheable (0.30.0), with a manager of its own. In workers all groups of states are "
-    "taken for the target's, which move from block to block, and an assertion fails where a draft "
-    "has states too, and on a pipeline stage that has none (0.30.0). Of tokens that were not "
-    "computed in a step of its request a recurrent draft has no state: it reads them before it "
-    "proposes (rebuilding_states.py).",
-    until="vLLM serves drafts with recurrent layers behind prefix hits",
-    test=(
-        "tests/emulated/recurrent/test_draft_state_blocks.py",
-        "tests/emulated/recurrent/test_hits_of_recurrent_drafts.py",
-        "tests/unit/adapters/test_target_state_groups.py",
-    ),
 )
 
 

@@ -119,26 +119,6 @@ def apply() -> None:
         "vllm.v1.worker.mamba_utils:postprocess_mamba_align_gpu",
         "vllm.v1.worker.mamba_utils:stage_postprocess_inputs_to_gpu",
     ),
-    writes=(OF_THE_TARGET, ROWS, UNIFORM, "build"),
-    why="After a verification of drafts a state of a gated delta net stands in the column of the "
-    "token that was accepted last. Rows with fewer drafts than K, or none, go on from another "
-    "column: wrong tokens. Builders of other states are not told the numbers of accepted tokens: "
-    "they count a verification as part of a prompt, whose rejected tokens stay in the state. And a "
-    "request that the prompts of others leave without tokens for a step loses its row in the "
-    "batch, and with it its number. Pipeline stages before the last one are told no numbers.",
-    until="vllm-ascend looks columns up by row, hands the numbers to every builder of states, and "
-    "keeps them with the request, on every pipeline stage",
-    test=(
-        "tests/emulated/recurrent/test_gated_delta_nets.py"
-        "::test_states_after_preemption_and_looked_up_drafts",
-        "tests/emulated/recurrent/test_gated_delta_nets.py"
-        "::test_states_where_the_longest_context_ends",
-        "tests/emulated/recurrent/test_mamba_models.py"
-        "::test_states_are_taken_back_to_what_was_accepted",
-        "tests/emulated/recurrent/test_skipped_requests.py"
-        "::test_what_was_accepted_outlives_a_step_without_tokens",
-        "tests/emulated/recurrent/test_states_in_stages.py",
-    ),
 )
 def build_of_padded_rows(
     original: Callable[..., Any],

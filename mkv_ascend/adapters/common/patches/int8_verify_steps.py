@@ -44,16 +44,6 @@ verify_steps = Patch(
             "vllm_ascend.attention.attention_v1:AscendC8AttentionBackendImpl._reshape_and_cache",
             "vllm_ascend.attention.attention_v1:AscendAttentionMetadataBuilder.build",
         ),
-        why="A request of a verify step has K + 1 tokens. On a cache of 8 bits vllm-ascend "
-        "launches attention with one query per request, with a row of the block table for each "
-        "request and a row of queries for each token. With method mtp it converts the whole "
-        "context for each step instead, also while a graph is captured. And it writes blocks of "
-        "the size of the cache configuration, but reads those of the cache.",
-        until="vllm-ascend attends with K + 1 queries per request to a cache of 8 bits",
-        test="tests/emulated/drafting/test_eight_bits.py"
-        "::test_target_of_8_bits_with_bfloat16_draft",
-        stock="tests/emulated/drafting/test_eight_bits.py"
-        "::test_stock_takes_tokens_of_a_verify_step_for_requests",
     )
 )
 """Applied by the host's ``install``, with what captures its launches."""

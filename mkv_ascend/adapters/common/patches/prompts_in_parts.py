@@ -31,15 +31,6 @@ REFUSAL = (
         "vllm.v1.core.sched.scheduler:Scheduler._handle_stopped_request",
         "vllm.v1.core.sched.async_scheduler:AsyncScheduler._update_request_with_output",
     ),
-    why="Where the answer to a part of a prompt cuts a verify step, vLLM keeps accepted tokens "
-    "that were cut: 3 of 16 answers are wrong (K = 3). With asynchronous scheduling the next step "
-    "of the request is under way: on 0.23.0 that ends the engine for all requests, and on model "
-    "runner V2 the request gets no further token.",
-    until="vLLM's sessions forget the tokens of a verify step that a part's end cuts",
-    test=(
-        "tests/unit/adapters/test_prompts_in_parts.py",
-        "tests/emulated/drafting/test_prompts_in_parts.py",
-    ),
 )
 async def refuse_prompts_in_parts(original: Any, engine: Any, *args: Any, **kwargs: Any) -> Any:
     """As vLLM's where nothing drafts.

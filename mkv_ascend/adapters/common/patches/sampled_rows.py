@@ -41,33 +41,6 @@ from mkv_ascend.adapters.patching import patch
         "vllm_ascend.sample.rejection_sampler:AscendRejectionSampler.apply_logits_processors",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner._copy_draft_token_ids_to_cpu",
     ),
-    writes=("output_token_ids", "min_toks", "logits_slice", "apply_penalties"),
-    why="vLLM swaps two rows of a tensor by one assignment. The first row has then been written "
-    "when the second is read, so both requests are left with the allowed tokens of one: a request "
-    "with allowed_token_ids gets other tokens, with drafts and without. And vLLM's runner puts the "
-    "tokens that were drafted in the place of the scheduler's placeholders before it verifies "
-    "them, vllm-ascend's never does: with asynchronous scheduling penalties and bad words then "
-    "leave out the drafts before a row. There vLLM also counts the drafts of a step that is not "
-    "verified yet as tokens of the answer, so min_tokens lets a stop token through that many "
-    "tokens early. And it leaves the drafts before a request's last row out, so a stop token may "
-    "come that many tokens late. Where vLLM finds no Triton, vllm-ascend penalises the rows of a "
-    "verify step by the prompts and penalties of as many requests: one request gets other tokens, "
-    "several end the engine. There it also spreads temperatures, top_k and top_p over rows by a "
-    "product with zeros and ones: where one request has an infinite temperature, or none that is a "
-    "number, 0 times that is the temperature of all rows, and every request gets token 0. And it "
-    "draws for each request with a seed in each verify step, for one without drafts in it, too: "
-    "that request then gets other tokens beside requests that verify than alone.",
-    until="vLLM copies one of the rows first and counts tokens for min_tokens as they stand before "
-    "each row, vllm-ascend's runner calls update_async_spec_token_ids, and its sampler repeats "
-    "penalties for each row without Triton, spreads values by their index and draws for requests "
-    "with drafts alone",
-    test=(
-        "tests/emulated/drafting/test_drafting_parameters.py::test_allowed_tokens",
-        "tests/emulated/drafting/test_drafting_parameters.py"
-        "::test_what_counts_tokens_with_asynchronous_scheduling",
-        "tests/emulated/drafting/test_hostile_requests.py",
-        "tests/unit/adapters/test_sampled_rows.py",
-    ),
 )
 def swap_both_masks(original: Callable[..., None], batch: Any, first: int, second: int) -> None:
     """Swap the rows ``first`` and ``second`` of everything, each mask with the other."""

@@ -18,11 +18,6 @@ ROWS = record(
         "vllm_ascend.ops.rotary_embedding:_sin",
     ),
     reads=("vllm_ascend.ops.rotary_embedding:update_cos_sin",),
-    writes=("_cos", "_sin"),
-    why="vllm-ascend fills rotary rows as wide as the largest head from the table of the first "
-    "layer's, and ends in a RuntimeError; layers of this kind read no such rows.",
-    until="vllm-ascend serves Gemma 4, with rotary rows for each head size",
-    test="tests/emulated/models/test_two_head_sizes.py",
 )
 
 

@@ -45,12 +45,6 @@ def size_the_output(layer: Any, name: str) -> None:
         "vllm_ascend.ops.linear:AscendColumnParallelLinear.__init__",
         "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward",
     ),
-    writes=("output_sizes", "head_size"),
-    why="The projection takes v_head_size and gives values as many rows as keys. The "
-    "implementation views its output, with as many elements as values have, by the head size of "
-    "keys.",
-    until="vllm-ascend counts values, and views its output, by the head size of values",
-    test="tests/emulated/layout/test_layout_engines.py::test_keys_of_192_and_values_of_128",
 )
 def project_values(original: Any, projection: Any, *args: Any, **kwargs: Any) -> None:
     """``AscendQKVParallelLinear.__init__`` with rows for values of their own head size."""

@@ -23,13 +23,6 @@ WRITER = record(
         "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.forward_impl",
         "vllm_ascend.ops.rotary_embedding:rope_forward_oot",
     ),
-    writes=("reshape_and_cache", "rotary_emb"),
-    why="Layers that read another layer's cache (Gemma 3n, Gemma 4) have no keys. vllm-ascend "
-    "writes what they pass over the owner's. Where Gemma 4's head rotates queries alone, it stops: "
-    "its operator takes keys in any case.",
-    until="vllm-ascend looks at kv_sharing_target_layer_name before it writes, and rotates queries "
-    "without keys",
-    test="tests/emulated/models/test_shared_caches.py::test_stock_writes_over_the_keys_of_the_owner",
 )
 
 

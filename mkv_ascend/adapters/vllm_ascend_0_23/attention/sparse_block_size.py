@@ -10,11 +10,6 @@ from mkv_ascend.layout.kind import Kind
 OF_THE_GROUP = record(
     name="block size of sparse attention's builders",
     target="vllm_ascend.attention.sfa_v1:AscendSFABackend.get_builder_cls",
-    why="The builders of sparse MLA read the block size of the cache configuration, not of their "
-    "own group.",
-    until="vllm-ascend reads the block size of the builder's spec (0.30.0rc2 does)",
-    test="tests/emulated/models/test_adapted_backends.py"
-    "::test_builders_of_mla_take_the_block_size_of_their_group",
 )
 
 

@@ -34,12 +34,6 @@ EXPERT_METHODS = record(
         "vllm_ascend.ops.fused_moe.fused_moe_0_23_0:AscendMoERunner._forward_impl",
     ),
     reads=("vllm_ascend.ops.fused_moe.moe_comm_method:setup_moe_comm_method",),
-    writes=("_forward_impl", "moe_comm_type", "moe_comm_method"),
-    why="Methods of assigning tokens to experts are one set per process, made from the layer "
-    "built last: a target with another number of experts than its draft gets the draft's. And the "
-    "forward context names one for targets with experts only.",
-    until="vllm-ascend keeps these methods per model or layer",
-    test="tests/emulated/drafting/test_drafting_reference.py",
 )
 
 Methods = dict[Any, Any]

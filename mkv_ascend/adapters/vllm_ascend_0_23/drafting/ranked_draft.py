@@ -19,13 +19,6 @@ record(
     name="a choice of keys that later passes reuse",
     target="vllm_ascend.attention.sfa_v1:AscendSFAImpl.__init__",
     reads=("vllm_ascend.attention.sfa_v1:AscendSFAImpl._get_indexcache_topk_indices",),
-    writes=("skip_topk",),
-    why="With index_share_for_mtp_iteration (GLM-5.2) later passes of a draft attend to the keys "
-    "that the first one chose. vLLM says so to layers, which do not tell their implementation, and "
-    "nobody moves the first pass's rows to those of later passes.",
-    until="layers of vllm-ascend tell it, as those of 0.30.0rc2 do",
-    test="tests/emulated/models/test_sparse_models.py"
-    "::test_later_passes_reuse_the_choice_of_the_first",
 )
 
 

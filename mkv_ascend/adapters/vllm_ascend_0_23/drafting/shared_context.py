@@ -43,22 +43,6 @@ SHARES = record(
         "vllm_ascend.attention.utils:AscendPrefillContextParallelMetadata",
         "vllm_ascend.attention.utils:split_decodes_and_prefills",
     ),
-    writes=(
-        "cp_seq_len",
-        "dcp_mtp_attn_mask",
-        "num_computed_tokens_of_pcp_dcp",
-        "prefill_context_parallel_metadata",
-    ),
-    why="Under context parallelism builders read lengths and masks of ranks from metadata of the "
-    "target's pass. vllm-ascend's own proposal replaces lengths alone in what was built of it, "
-    "keeps the mask of verified rows for passes of one token, and takes those behind a prompt for "
-    "prefills. Here copies of common metadata have what the draft's pass needs.",
-    until="vllm-ascend's builders make lengths and masks of ranks from positions and lengths of "
-    "their own pass",
-    test="tests/emulated/drafting/test_drafting_shares.py"
-    "::test_a_head_of_mla_in_chunks_and_behind_prefix_hits",
-    stock="tests/emulated/drafting/test_drafting_shares.py"
-    "::test_stock_cannot_go_on_from_a_prompt_with_an_mla_head",
 )
 
 

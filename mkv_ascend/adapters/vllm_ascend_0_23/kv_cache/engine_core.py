@@ -50,17 +50,6 @@ if TYPE_CHECKING:
         "vllm_ascend.patch.platform.patch_kv_cache_utils:_get_kv_cache_groups_uniform_groups",
         "vllm_ascend.core.single_type_kv_cache_manager:CompressAttentionManager",
     ),
-    why="vLLM's grouping wants one page size: it refuses pairs (MLA with a window draft) and "
-    "models (MLA with recurrent states), or splits all groups to single layers. Groups of unlike "
-    "pages then need their own counting of blocks, memory and concurrency, which comes from the "
-    "plan. The memory check lets start engines that have no block for vLLM's own null block, whose "
-    "first long request waits for ever. And keys of one size with values of several count as one "
-    "spec, the first layer's. The scheduler's block pool follows the plan, too (page_blocks.py).",
-    until="vLLM groups layers of unlike pages, or the grouping is a hook of the platform",
-    test=(
-        "tests/emulated/layout/test_layout_groups.py",
-        "tests/emulated/layout/test_shared_pages.py",
-    ),
 )
 def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     """Our groups, or vLLM's.

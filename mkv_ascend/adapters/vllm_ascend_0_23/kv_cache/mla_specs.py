@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 SIZES_OF_THE_LAYER = record(
     name="specs of MLA layers",
     target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.get_kv_cache_spec",
-    why="Whether layers have an indexer, and of what sizes, is asked of the target's "
-    "configuration for the draft's layers too.",
-    until="vllm-ascend asks the layer",
-    test="tests/emulated/models/test_latent_specs.py",
 )
 
 

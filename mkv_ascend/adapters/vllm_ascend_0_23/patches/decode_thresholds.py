@@ -15,13 +15,6 @@ from mkv_ascend.adapters.patching import patch
         "vllm.v1.attention.backend:AttentionMetadataBuilder._init_reorder_batch_threshold",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.calculate_reorder_batch_threshold",
     ),
-    writes=("reorder_batch_threshold",),
-    why="With drafts in parallel (dflash) vLLM takes rows of up to 1 + 2K tokens for ones that "
-    "decode, because its proposer gives the draft so many. vllm-ascend's attention takes 1 + K, "
-    "which is what a target verifies, and its runner refuses unlike numbers. Its builder of gated "
-    "delta nets has 1 + K already.",
-    until="vllm-ascend compares these numbers no more (0.30.0rc2 does not)",
-    test="tests/emulated/drafting/test_drafting_reference.py",
 )
 def rows_that_verify(
     original: Any, builder: Any, spec: Any, layer_names: list[str], config: Any, device: Any

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 @patch(
     name="dense layers beside MLA",
     target="vllm.model_executor.layers.attention.attention:Attention.get_kv_cache_spec",
-    why="A dense layer with a sliding window refuses when the model has MLA, and is asked about "
-    "the target's configuration also where it is the draft's.",
-    until="vLLM asks the layer, or hands over the draft's configuration (0.30.0 asks neither)",
-    test="tests/emulated/layout/test_layout_engines.py",
 )
 def spec_without_mla(original: Any, layer: Any, vllm_config: VllmConfig) -> Any:
     """``Attention.get_kv_cache_spec`` for a model without MLA."""

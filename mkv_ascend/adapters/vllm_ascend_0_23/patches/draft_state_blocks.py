@@ -22,11 +22,6 @@ BLOCKS = record(
         "vllm.v1.core.single_type_kv_cache_manager:"
         "SingleTypeKVCacheManager.allocate_new_computed_blocks",
     ),
-    why="A draft's states are one for a request and stay in their blocks from its beginning to its "
-    "end; vLLM's manager counts blocks of tokens, and caches and frees them by what is computed. "
-    "It also looks states up at the ends of blocks, and takes those of a hit.",
-    until="vLLM has a manager of states that are never cached",
-    test="tests/emulated/recurrent/test_draft_state_blocks.py",
 )
 
 

@@ -17,14 +17,6 @@ from mkv_ascend.adapters.patching import patch
         "vllm.model_executor.models.exaone_moe:ExaoneMoe.__init__",
         "vllm_ascend.ops.fused_moe.fused_moe_0_23_0:AscendFusedMoE.is_internal_router",
     ),
-    why="vLLM's class gives its experts hidden states in the place of scores, and leaves it to "
-    "them to ask the router. vllm-ascend's experts do that for a router in float32 that few "
-    "families have, and take what they are given for scores otherwise, which the operator refuses.",
-    until="vllm-ascend's experts ask any router that they are given, or vLLM's class asks its own",
-    test=(
-        "tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published",
-        "tests/emulated/models/test_exaone_moe.py",
-    ),
 )
 def ask_the_router(original: Any, layer: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """``forward``, which asks the router where the experts do not."""

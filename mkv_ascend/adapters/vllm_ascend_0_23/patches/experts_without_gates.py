@@ -27,13 +27,6 @@ from mkv_ascend.adapters.patching import patch, replaced
         "vllm.model_executor.layers.fused_moe.activation:MoEActivation.is_gated",
         "vllm.model_executor.layers.fused_moe.activation:apply_moe_activation",
     ),
-    writes=("torch_npu", "current_platform", "gate_up_proj"),
-    why="vLLM builds layers with such experts for three other devices alone. Whatever an expert's "
-    "activation is called, but for four names, vllm-ascend gates one half of the first matrix's "
-    "rows with the other, and the second matrix then gets half of the rows that it takes. Of "
-    "shared experts it asks for a first matrix with a gate.",
-    until="vllm-ascend asks whether an activation has a gate",
-    test="tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published",
 )
 def activate_all_rows(original: Any, *args: Any, **kwargs: Any) -> Any:
     """``unquant_apply_mlp`` with vLLM's own activation where there is no gate."""

@@ -22,11 +22,6 @@ ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
     name="forgotten heads",
     target="vllm.config.speculative:SpeculativeConfig.hf_config_override",
     reads=("vllm_ascend.patch.platform.patch_speculative_config:hf_config_override",),
-    writes=("model_type", "num_kv_shared_layers"),
-    why="vllm-ascend replaces the method by an older one, in which Hunyuan 3, MiMo-V2-Flash and "
-    "Gemma 4 have no head: method mtp is refused as one that vLLM does not support.",
-    until="vllm-ascend calls vLLM's own method",
-    test="tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published",
 )
 def remember_heads(original: Any, hf_config: Any) -> Any:
     """``hf_config_override``, and what vLLM's own makes of these families."""

@@ -31,10 +31,6 @@ def install() -> None:
     name="chunks of prompts of gated delta nets",
     target="vllm_ascend.ops.gdn_attn_builder:AscendGDNAttentionMetadataBuilder."
     "_fold_spec_sized_prefill_chunks_into_spec",
-    why="A chunk of a prompt of K + 1 tokens goes on from the state of a token that was not its "
-    "last: wrong tokens.",
-    until="vllm-ascend keeps chunks of prompts apart",
-    test="tests/emulated/recurrent/test_gated_delta_nets.py",
 )
 def no_chunk_verifies(
     original: Callable[..., Any],

@@ -21,11 +21,6 @@ from mkv_ascend.adapters.patching import patch
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.may_reinitialize_input_batch",
     ),
     reads=("vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",),
-    why="vllm-ascend asks the first attention group of each KV group whether it holds states. "
-    "Where a draft's keys are unlike the target's, first stages have no layer of the draft's "
-    "group: no engine starts.",
-    until="vllm-ascend asks KV groups themselves (0.30.0rc2 does)",
-    test="tests/emulated/drafting/test_pipeline.py",
 )
 def give_each_an_attention_group(original: Any, runner: Any, config: Any) -> None:
     """As vllm-ascend's; a KV group without layers has an attention group without layers."""

@@ -24,12 +24,6 @@ hash_blocks_of_heads = patch(
         "vllm.v1.core.kv_cache_utils:generate_block_hash_extra_keys",
         "vllm.v1.request:Request.update_block_hashes",
     ),
-    writes=("cache_blocks",),
-    why="A head's last row of a block is made from the first token of the next one. vLLM does not "
-    "hash that token, and drops the last block of each hit, which is computed again. Here the hash "
-    "covers it, nothing is dropped, and a block is found from when its hash is there.",
-    until="vLLM hashes blocks of such drafts with the token behind them (0.33)",
-    test="tests/emulated/drafting/test_prefix_hits_of_heads.py",
 )(hash_one_token_ahead)
 
 

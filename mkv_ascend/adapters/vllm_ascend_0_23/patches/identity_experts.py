@@ -25,16 +25,6 @@ from mkv_ascend.adapters.patching import patch
         "vllm_ascend.ops.fused_moe.moe_comm_method:FusedExpertsResult",
         "vllm.model_executor.layers.fused_moe.router.router_factory:create_fused_moe_router",
     ),
-    writes=("zero_expert_num", "zero_expert_type"),
-    why="vllm-ascend asks a layer how many of its experts have no matrices. vLLM 0.23.0 keeps that "
-    "from the layer, and an assertion ends the start: its router would add what they give, but "
-    "vllm-ascend never calls it. Where the number is known, vllm-ascend adds a tensor to a result "
-    "that takes no addition, and on each rank, though ranks are summed up afterwards.",
-    until="vllm-ascend takes such experts from vLLM's router",
-    test=(
-        "tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published",
-        "tests/emulated/models/test_longcat_flash.py",
-    ),
 )
 def tell_the_layer(original: Any, experts: Any, *args: Any, **kwargs: Any) -> None:
     """``AscendFusedMoE.__init__``: the layer knows of its experts without matrices.

@@ -29,10 +29,6 @@ TABLES = record(
         "vllm_ascend.ops.rotary_embedding:_record_cos_and_sin_cache",
         "vllm_ascend.ops.rotary_embedding:get_cos_and_sin_mla",
     ),
-    why="MLA always rotates, by tables that rotary modules record. Kimi-Linear has no such "
-    "module: a TypeError in its first step. Tables of cosine 1 and sine 0 are recorded.",
-    until="vllm-ascend's MLA looks whether there is a rotary module (that of 0.30.0rc2 does)",
-    test="tests/emulated/recurrent/test_kimi_linear.py",
 )
 
 

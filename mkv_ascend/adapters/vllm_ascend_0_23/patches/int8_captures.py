@@ -100,11 +100,6 @@ def _table() -> Any:
         "vllm_ascend.attention.attention_v1:AscendAttentionBackendImpl.full_graph_fia",
         "vllm_ascend.compilation.acl_graph:GraphParams",
     ),
-    writes=("attn_metadata",),
-    why="A captured launch on a cache of 8 bits is updated as one with one query per request and "
-    "without a mask.",
-    until="vllm-ascend captures and updates such launches with K + 1 queries per request",
-    test="tests/emulated/drafting/test_eight_bits.py::test_target_of_8_bits_with_bfloat16_draft",
 )
 def update_int8_launches(
     original: Callable[..., None],

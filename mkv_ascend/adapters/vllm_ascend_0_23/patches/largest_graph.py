@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     name="a graph for all requests",
     target="vllm.config.vllm:VllmConfig._set_cudagraph_sizes",
     reads=("vllm_ascend.platform:NPUPlatform._get_default_max_cudagraph_capture_size",),
-    writes=("cudagraph_capture_sizes", "max_cudagraph_capture_size"),
-    why="The largest graph that is asked for is captured only where it has 1, 2, 4 or a multiple "
-    "of 8 tokens. With K = 2 and 4 requests at once it has 12: vLLM captures 8, so that steps of "
-    "more than 2 requests are not replayed, of the draft neither.",
-    until="vLLM captures the largest graph (vllm-ascend 0.30.0rc2 adds it)",
-    test="tests/emulated/platform/test_graph_sizes.py",
 )
 def capture_the_largest(original: Any, config: VllmConfig) -> None:
     """vLLM's method, and once more with the largest size beside those that it chose."""

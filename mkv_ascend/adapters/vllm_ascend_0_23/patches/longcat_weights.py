@@ -27,18 +27,6 @@ OUTPUT = "lm_head.weight"
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer._maybe_share_lm_head",
         "vllm.model_executor.models.longcat_flash_mtp:LongCatFlashMTP.compute_logits",
     ),
-    writes=("hf_config", "shared_head"),
-    why="The drafting layer's configuration gets no number of experts, which that of transformers "
-    "refuses; vLLM's own takes it. The target skips weights with '.mtp.' in their names, but by "
-    "then its loader has cut off what is before 'mtp.', so that it ends at the first one. The "
-    "drafting layer skips the output matrix, without which vLLM lets no unquantised model start, "
-    "and vllm-ascend compares a matrix with the target's that such a layer does not have.",
-    until="vLLM builds this layer from transformers' configuration, skips such names without their "
-    "first part, and loads the output matrix",
-    test=(
-        "tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published",
-        "tests/emulated/models/test_longcat_flash.py",
-    ),
 )
 def skip_the_drafting_layer(original: Any, model: Any, weights: Weights) -> set[str]:
     """``FlashModel.load_weights`` without those of the drafting layer."""

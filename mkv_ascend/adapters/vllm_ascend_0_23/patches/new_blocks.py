@@ -26,14 +26,6 @@ from mkv_ascend.adapters.patching import patch
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager.allocate_new_blocks",
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager.take_new_block_ids",
     ),
-    why="Rejected rows of a proposal's first pass are keys that were never written. In a block "
-    "that held states in float32 they read as NaN, and the draft's tokens are wrong. vLLM has new "
-    "blocks zeroed of dense layers alone. Where nothing is zeroed it keeps their names for ever.",
-    until="vLLM names new blocks of all attention layers, where they are zeroed (0.30.0 does)",
-    test=(
-        "tests/emulated/layout/test_new_blocks.py",
-        "tests/unit/adapters/test_named_blocks.py::test_names_that_nobody_takes_are_not_kept",
-    ),
 )
 def name_new_blocks(original: Any, coordinator: Any, *args: Any, **kwargs: Any) -> Any:
     """Let groups of windows, chunks and MLA name new blocks, too; and none where none is zeroed."""

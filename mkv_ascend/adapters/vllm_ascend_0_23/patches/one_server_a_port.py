@@ -14,10 +14,6 @@ from mkv_ascend.adapters.refusal import StartUpRefused
 @patch(
     name="one server a port",
     target="vllm.entrypoints.openai.api_server:create_server_socket",
-    why="vLLM 0.23.0 binds with SO_REUSEPORT: the kernel deals the connections of one port to two "
-    "servers, each of which seems to serve all.",
-    until="vLLM binds without SO_REUSEPORT, as 0.30.0 does",
-    test="tests/emulated/platform/test_front_check.py::test_a_port_that_is_listened_to_is_refused",
 )
 def refuse_shared_port(original: Any, addr: tuple[str, int]) -> socket.socket:
     """The server's socket, which shares its port with none.

@@ -31,15 +31,6 @@ def install() -> None:
         "vllm_ascend.spec_decode.llm_base_proposer"
         ":AscendSpecDecodeBaseProposer.model_returns_tuple",
     ),
-    why="vllm-ascend puts a class of its own in the place of DeepSeek's drafting layer, from which "
-    "vLLM derives openPangu's. Its forward reads what its constructor sets, and openPangu's runs "
-    "no constructor but torch's, so that the engine ends at the first draft. It returns two "
-    "tensors as well, which vllm-ascend expects of DeepSeek's model alone.",
-    until="vllm-ascend leaves layers alone that derive from DeepSeek's",
-    test=(
-        "tests/emulated/benchmarks/test_matrix.py::test_a_cell_ends_as_published",
-        "tests/emulated/models/test_openpangu.py",
-    ),
 )
 def as_vllm_wrote_it(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
     """``forward`` of the class below vllm-ascend's, where ``layer`` is of that one."""

@@ -25,10 +25,6 @@ SERVED_BY_US = ("auto", platform.STOCK_WORKER, WORKER)
 @patch(
     name="multi-token predictors behind a pipeline",
     target="vllm_ascend.platform:NPUPlatform._validate_pd_pp_mtp_config",
-    why="vllm-ascend refuses method mtp over pipeline stages on nodes that decode, because its own "
-    "proposals are not served there.",
-    until="vllm-ascend serves method mtp over pipeline stages (0.30.0rc2 has no such check)",
-    test=TEST,
 )
 def let_predictors_pass(original: Any, owner: Any, config: VllmConfig) -> None:
     """Nothing where our worker runs, whose checks say what it serves over stages."""
@@ -39,11 +35,6 @@ def let_predictors_pass(original: Any, owner: Any, config: VllmConfig) -> None:
 @patch(
     name="drafts that cannot be split over pipeline stages",
     target="vllm.config.speculative:SpeculativeConfig.create_draft_parallel_config",
-    writes=("pipeline_parallel_size", "world_size"),
-    why="vLLM gives a draft as many stages as the target has, and refuses classes that have no "
-    "stages: heads of dflash. A draft is whole, on the last stage.",
-    until="vLLM gives drafts one stage (0.30.0 does)",
-    test="tests/emulated/drafting/test_pipeline.py",
 )
 def on_one_stage(original: Any, target: ParallelConfig, ranks: int) -> ParallelConfig:
     """As vLLM's where our worker runs, but on one stage."""
@@ -65,12 +56,6 @@ def on_one_stage(original: Any, target: ParallelConfig, ranks: int) -> ParallelC
         "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids",
         "vllm.v1.engine.core:EngineCore.step_with_batch_queue",
     ),
-    writes=("num_output_placeholders",),
-    why="A request whose verify step runs has more computed tokens than tokens, and is scheduled "
-    "again for less than no tokens. Draft tokens are given to requests that wait for the token "
-    "before them.",
-    until="vLLM schedules drafts in a pipeline without asynchronous scheduling",
-    test=TEST,
 )
 def hold_back(original: Any, scheduler: Any, scheduled: Any) -> None:
     """As vLLM's; requests of a verify step then wait for its output."""
@@ -90,11 +75,6 @@ def update_from_output(original: Any, scheduler: Any, scheduled: Any, output: An
 @patch(
     name="draft tokens come with their step's output",
     target="vllm.v1.engine.core:EngineCore.post_step",
-    why="vLLM takes draft tokens as soon as a batch is scheduled. The call waits for the batch's "
-    "end, so that no two stages ever run at once, and the tokens are those of a token that the "
-    "scheduler does not know yet.",
-    until="vLLM takes draft tokens of a pipeline after a step's output",
-    test=TEST,
 )
 def post_step(original: Any, core: Any, model_executed: bool) -> None:
     """Nothing: the scheduler was given the tokens with the output."""

@@ -43,11 +43,6 @@ POOL = PoolOfCaches()
     name="sleep mode forgets caches alone",
     target="vllm_ascend.device_allocator.camem:CaMemAllocator.use_memory_pool",
     reads=("vllm_ascend.worker.worker:NPUWorker.initialize_from_config",),
-    why="vllm-ascend's worker runs all of initialize_kv_cache in the pool that sleep mode "
-    "forgets. What is made there and not written again holds anything after that: our tables of "
-    "block sizes, from which slots are computed, so keys would be written to any place.",
-    until="vllm-ascend opens that pool for caches alone (0.30.0rc2 does)",
-    test="tests/emulated/drafting/test_sleep.py::test_what_sleeps_wakes_up_as_it_was",
 )
 def keep_the_pool_closed(
     original: Callable[..., AbstractContextManager[Any]], allocator: Any, tag: str | None = None

@@ -24,11 +24,6 @@ from mkv_ascend.adapters.patching import patch
         "vllm_ascend.patch.platform.patch_kv_cache_coordinator:"
         "AscendHybridKVCacheCoordinator._get_effective_block_size",
     ),
-    why="Groups that keep all tokens and differ in block size or in the spec of their first layer "
-    "are looked up one after another, and only the first is cut to the hit. The others get blocks "
-    "beyond it.",
-    until="vllm-ascend cuts every group that keeps all tokens to the hit",
-    test="tests/emulated/layout/test_layout_block_sizes.py::test_no_group_is_handed_blocks_beyond_the_hit",
 )
 def cut_to_the_hit(
     original: Any, coordinator: Any, block_hashes: Any, max_cache_hit_length: int

@@ -13,12 +13,6 @@ from mkv_ascend.adapters.patching import patch
     name="chunks of prompts are no verify steps",
     target="vllm_ascend.worker.model_runner_v1:NPUModelRunner."
     "_determine_batch_execution_and_padding",
-    why="A graph is chosen by shape, so a chunk of K + 1 tokens of a prompt is replayed as "
-    "a verify step. A gated delta net then goes on from the state of another token; a "
-    "request whose first chunk is one token, without drafts, from what the block held "
-    "before.",
-    until="vllm-ascend asks whether each prompt is fully computed",
-    test="tests/emulated/graphs/test_state_graphs.py",
 )
 def no_verify_steps(
     original: Any,

@@ -23,18 +23,6 @@ from mkv_ascend.adapters.patching import patch
         "vllm.v1.spec_decode.draft_model:DraftModelProposer._get_model",
         "vllm_ascend.quantization.modelslim_config:AscendModelSlimConfig.is_layer_skipped_ascend",
     ),
-    writes=("hf_overrides",),
-    why="vLLM looks for the description of quantised weights in the overrides of a configuration, "
-    "where those of a draft are a function: no draft quantised by ModelSlim starts. And it names "
-    "the layers of a draft draft_model.model.layers.N, which no description does.",
-    until="vLLM reads the description of a draft's weights (0.30.0 does), and vllm-ascend finds "
-    "the layers of a draft in it",
-    test=(
-        "tests/emulated/drafting/test_eight_bits.py::test_bfloat16_target_with_draft_of_8_bits",
-        "tests/emulated/drafting/test_eight_bits.py::test_draft_in_the_format_compressed_tensors",
-    ),
-    stock="tests/emulated/drafting/test_eight_bits.py"
-    "::test_stock_does_not_start_with_a_quantised_draft",
 )
 def read_descriptions(original: Any, model_config: Any, *rest: Any, **named: Any) -> Any:
     """``get_quant_config`` for a model whose overrides are a function, too."""

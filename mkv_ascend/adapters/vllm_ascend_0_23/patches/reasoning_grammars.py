@@ -108,16 +108,6 @@ class GrammarBehindReasoning:
         "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids",
         "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids_in_output",
     ),
-    writes=("reasoning_ended",),
-    why="vLLM asks once per step whether reasoning has ended. Rows behind a drafted end are not "
-    "masked, and the grammar never sees the tokens that are accepted behind it. Of a target that "
-    "drafts for itself (K = 5) 4 of 8 answers broke their grammar. For structural tags it sees "
-    "the tokens of the reasoning that stand before the end in the same step, and ends the request.",
-    until="vLLM finds the end of reasoning within a step (0.30.0 does)",
-    test=(
-        "tests/unit/adapters/test_reasoning_grammars.py",
-        "tests/emulated/drafting/test_changes_within_steps.py",
-    ),
 )
 def begin_behind_reasoning(
     original: Any, manager: Any, request: Any

@@ -28,14 +28,6 @@ KERNEL_BLOCK = 128
     target="vllm.model_executor.models.config:"
     "HybridAttentionMambaModelConfig.verify_and_update_config",
     reads=("vllm_ascend.patch.platform.patch_mamba_config:verify_and_update_config",),
-    writes=("mamba_cache_mode", "block_size", "mamba_page_size_padded", "mamba_block_size"),
-    why="It asserts that attention blocks can be made so large that their keys are as many bytes "
-    "as a recurrent state, which its own caches need and planned ones do not. Models with other "
-    "sizes are refused. And models that could keep states of all blocks are given that mode, in "
-    "which its blocks of states are as long as the longest context: no hit.",
-    until="vllm-ascend's caches need no equal sizes (those of 0.30.0rc2 do not)",
-    test="tests/emulated/recurrent/test_hybrid_engines.py"
-    "::test_states_that_vllm_ascend_cannot_align_are_served",
 )
 def blocks_without_alignment(original: Any, cls: type[Any], vllm_config: VllmConfig) -> None:
     """vllm-ascend's method; only its assertion on sizes is passed over, only that mode changed."""

@@ -34,11 +34,6 @@ _verified: ContextVar[ShortConvAttentionMetadata | None] = ContextVar("verified"
         "vllm.model_executor.layers.mamba.short_conv:causal_conv1d_update",
     ),
     reads=("vllm.v1.attention.backends.short_conv_attn:ShortConvAttentionMetadataBuilder",),
-    writes=(DRAFTED,),
-    why="The window holds as many inputs as the filter needs and cannot be taken back: after a "
-    "verification rejected draft tokens stay in it.",
-    until="vLLM's short convolutions serve speculation (after 0.23: pull request 50272)",
-    test="tests/emulated/recurrent/test_mamba_models.py::test_states_are_taken_back_to_what_was_accepted",
 )
 def remember_drafted(original: Any, layer: Any, *args: Any, **kwargs: Any) -> None:
     original(layer, *args, **kwargs)

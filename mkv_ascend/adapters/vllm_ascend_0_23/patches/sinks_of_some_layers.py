@@ -26,18 +26,6 @@ from mkv_ascend.adapters.patching import patch, replaced
         "vllm_ascend.attention.utils:cache_graph_workspace",
         "vllm_ascend.worker.model_runner_v1:NPUModelRunner.load_model",
     ),
-    writes=("_use_max_workspace_for_fia_graph",),
-    why="Where any layer of the target has sinks, every captured launch is updated as one of the "
-    "operator for sinks. Launches of the other layers were noted with more operands, and the first "
-    "replay ends in a ValueError. Such layers differ in heads as well, and all launches get the "
-    "workspace of the first.",
-    until="vllm-ascend updates each launch as what it was captured as (0.30.0rc2 does)",
-    test=(
-        "tests/emulated/models/test_mimo_v2.py"
-        "::test_it_drafts_for_itself_in_graphs_behind_a_shared_prefix",
-        "tests/emulated/models/test_mimo_v2.py"
-        "::test_each_launch_beside_sinks_asks_for_its_workspace",
-    ),
 )
 def capture_as_if_with_sinks(original: Any, implementation: Any, *args: Any, **kwargs: Any) -> Any:
     """``full_graph_fia`` by the operator for sinks, where the target's other layers have some."""

@@ -36,10 +36,6 @@ def install() -> None:
     name="number of keys that a sparse layer chooses",
     target="vllm_ascend.device.device_op:BaseDeviceAdaptor.indexer_select_post_process",
     reads=("vllm_ascend.device.device_op:DeviceOperator",),
-    why="The indexer chooses 2048 keys whatever the model's index_topk is. Layers with 2048 still "
-    "take vllm-ascend's way.",
-    until="vllm-ascend passes the indexer's topk_tokens as sparse_count",
-    test="tests/emulated/models/test_sparse_models.py::test_tokens_are_those_of_the_chosen_keys",
 )
 def number_of_keys(
     original: Callable[..., torch.Tensor], sfa_impl: Any, *arguments: Any

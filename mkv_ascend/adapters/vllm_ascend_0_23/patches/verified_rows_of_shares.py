@@ -14,12 +14,6 @@ from mkv_ascend.drafting.context_shares import ContextShares
 @patch(
     name="verified rows see the keys of their rank's stretches",
     target="vllm_ascend.worker.pcp_utils:PCPManager.generate_mtp_attention_mask_for_decode",
-    why="Under context parallelism each verified row has a mask over the keys of its rank. It is "
-    "made as if ranks kept every other token, whatever cp_kv_cache_interleave_size says. So with "
-    "longer stretches a row does not see most of the keys that its rank has in full.",
-    until="vllm-ascend makes the mask from cp_kv_cache_interleave_size",
-    test="tests/emulated/drafting/test_drafting_shares.py"
-    "::test_a_draft_model_by_stretches_of_a_block",
 )
 def mask_by_stretches(original: Any, manager: Any, computed: Any, scheduled: Any) -> Any:
     """As vllm-ascend's, in its buffer; bool [requests, rows, keys], true where a key is hidden."""

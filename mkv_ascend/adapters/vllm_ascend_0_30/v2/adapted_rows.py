@@ -23,12 +23,6 @@ ADAPTED = record(
         "vllm.v1.worker.gpu.model_runner:GPUModelRunner.gather_batch_req_state",
         "vllm_ascend.lora.punica_npu:PunicaWrapperNPU.add_lora_logits",
     ),
-    writes=("lora_state",),
-    why="vLLM names an adapter for one row of logits of each request. A verify step has K + 1: "
-    "vllm-ascend reads those of the others from memory that nobody wrote, for every model whose "
-    "output layer can be adapted, whether an adapter adapts it or not.",
-    until="model runner V2 names an adapter for each row of logits",
-    test="tests/emulated/drafting/test_drafting_requests.py",
 )
 
 

@@ -17,12 +17,6 @@ TARGET_GROUPS = record(
         "vllm_ascend.worker.v2.model_runner:NPUModelRunner.initialize_kv_cache",
         "vllm_ascend.worker.v2.aclgraph_utils:ModelAclGraphManager.run_fullgraph",
     ),
-    writes=("attn_groups",),
-    why="The target's pass builds metadata for the draft's layers too, because the first pass of "
-    "vllm-ascend's drafts reads it. Ours makes its own, so nothing reads it.",
-    until="the first pass of vLLM's drafts has metadata of its own",
-    test="tests/emulated/runner_v2/test_cost.py"
-    "::test_the_targets_pass_builds_nothing_for_the_drafts_layers",
 )
 
 

@@ -37,10 +37,6 @@ class DraftGraph(UpdatableGraph):
         record(
             name="workspaces of a draft's captured launches",
             target="vllm_ascend.compilation.updatable_graph:UpdatableGraph.get_capture_resource",
-            why="vllm-ascend gives every launch of a graph the workspace that the first one asks "
-            "for, except for models that it knows. A later pass or layer of a draft may need more.",
-            until="vllm-ascend takes the largest workspace for every model",
-            test="tests/emulated/graphs/test_task_updates.py",
         )
     )
     def get_capture_resource(

@@ -76,23 +76,6 @@ def _planned(groups: Groups) -> Groups:
         "vllm_ascend.worker.worker:NPUWorker.determine_available_memory",
         "vllm_ascend.patch.platform.patch_kv_cache_utils:_ascend_get_kv_cache_config_from_groups",
     ),
-    writes=("replace", "index_head_dim"),
-    why="vLLM's grouping wants one page size: it refuses pairs, splits all groups to single "
-    "layers, or holds every token of a window. Groups of unlike pages need their own counting of "
-    "blocks and memory, which comes from the plan. vLLM makes specs of windows anew on the way, "
-    "without the facts that are tied to them. Its memory check names no number of blocks. Workers "
-    "tell what to group and how much memory there is: vllm-ascend gives a draft's MLA layers the "
-    "target's sizes and asks the target, which may have none, for the size of index keys; and it "
-    "scales the memory down to that of the largest group, as if groups shared no bytes. The "
-    "scheduler's block pool, and what vLLM counts in it, follow the plan, too (page_blocks.py).",
-    until="vLLM groups layers of unlike pages in layouts that Ascend's backends take, and "
-    "vllm-ascend asks each layer for its sizes and lets groups share bytes",
-    test=(
-        "tests/emulated/layout/test_layout_groups.py",
-        "tests/emulated/layout/test_requests_at_once.py",
-        "tests/emulated/layout/test_shared_pages.py",
-        "tests/emulated/models/test_mla_specs.py",
-    ),
 )
 def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     """Our groups, or vLLM's.

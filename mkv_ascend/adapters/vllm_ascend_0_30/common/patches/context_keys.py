@@ -20,11 +20,6 @@ from mkv_ascend.adapters.patching import patch, replaced
         "vllm_ascend.patch.worker.patch_qwen3_dflash:precompute_and_store_context_kv",
         "vllm_ascend.ops.rotary_embedding:rope_forward_oot",
     ),
-    writes=("forward",),
-    why="vllm-ascend drops what the rotary embedding returns, as if it worked in place. Its Triton "
-    "kernel does; without Triton npu_mrope returns new tensors, and keys are cached unrotated.",
-    until="vllm-ascend caches what the rotary embedding returns",
-    test="tests/emulated/drafting/test_drafting_reference.py",
 )
 def rotate_in_place(original: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
     """As vllm-ascend's, with a rotary embedding that works in place."""

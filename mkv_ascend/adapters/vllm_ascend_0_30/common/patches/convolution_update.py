@@ -42,10 +42,6 @@ UPDATES = Patch(
             "vllm_ascend.ops.causal_conv1d:causal_conv1d_update",
             "vllm_ascend.ops.gdn:_normalize_causal_cache_indices",
         ),
-        why="With Triton the update is PyTorch code that takes the tokens accepted before for the "
-        "tokens of a verification, and waits for the device once per request.",
-        until="vllm-ascend's update of convolutions verifies drafts",
-        test="tests/emulated/recurrent/test_convolutions_with_triton.py",
     )
 )
 

@@ -26,11 +26,6 @@ BLOCKS = record(
         "SingleTypeKVCacheManager.add_local_computed_blocks",
         "vllm.v1.kv_cache_interface:KVCacheSpec.prefix_cacheable",
     ),
-    why="A draft's states are one for a request and stay in their blocks from its beginning to its "
-    "end; vLLM's manager counts blocks of tokens, and caches and frees them by what is computed. "
-    "It would also begin to count cached blocks of a request, which has none.",
-    until="vLLM has a manager of states that are never cached",
-    test="tests/emulated/recurrent/test_draft_state_blocks.py",
 )
 
 

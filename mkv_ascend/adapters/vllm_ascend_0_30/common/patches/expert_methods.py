@@ -32,12 +32,6 @@ NUMBERS = (
         "vllm_ascend.ops.fused_moe.moe_comm_method:FusedMC2CommImpl",
         "vllm_ascend.ops.fused_moe.dataclass.moe_mlp:build_mlp_compute_input",
     ),
-    why="Methods of sending tokens to experts are kept per process by the number of experts. A "
-    "target whose draft has as many, and takes another number of them per token or another limit "
-    "of SwiGLU, runs with the draft's. Not reported.",
-    until="vllm-ascend keeps these methods per layer, or by all that they read",
-    test="tests/emulated/drafting/test_draft_isolation.py"
-    "::test_a_draft_with_as_many_experts_leaves_the_targets",
 )
 def key_of_all_numbers(original: Any, kind: Any, config: Any) -> Any:
     """The key of methods of a kind for a layer's ``FusedMoEConfig``, or for none."""

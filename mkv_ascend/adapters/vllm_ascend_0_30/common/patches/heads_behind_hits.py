@@ -42,12 +42,6 @@ if TYPE_CHECKING:
         "vllm.v1.core.kv_cache_utils:generate_block_hash_extra_keys",
         "vllm.v1.request:Request.update_block_hashes",
     ),
-    writes=("skips_eagle_block_drop", "cache_blocks"),
-    why="A head's row at the end of a hit is made from a token of the request that filled the "
-    "block. It is read as it is: some draft tokens are not the draft's own. Here the block's hash "
-    "covers that token, or the block is dropped.",
-    until="vLLM hashes blocks of such drafts with the token behind them (0.33)",
-    test="tests/emulated/drafting/test_prefix_hits_of_heads.py",
 )
 def end_hits_a_block_earlier(
     original: Any, coordinator: Any, kv_cache_config: Any, *args: Any, **kwargs: Any

@@ -23,11 +23,6 @@ from mkv_ascend.adapters.patching import patch
         "vllm_ascend.patch.platform.patch_pp_mtp:_patch_engine_core",
         "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids",
     ),
-    writes=("spec_token_ids",),
-    why="vllm-ascend asks vLLM's manager of grammars whether a request advances, which vLLM 0.30.0 "
-    "no longer answers: the first draft tokens of a pipeline end the engine.",
-    until="vllm-ascend hands draft tokens of a pipeline out as vLLM 0.30.0 does",
-    test="tests/emulated/drafting/test_pipeline.py",
 )
 def hand_out_drafts(original: Any, scheduler: Any, scheduled: Any, output: Any) -> Any:
     """As vllm-ascend's without its draft tokens, then with those that came with the output."""

@@ -20,13 +20,6 @@ from mkv_ascend.adapters.patching import patch
     name="no placeholders beside states",
     target="vllm.v1.core.sched.scheduler:Scheduler.__init__",
     reads=("vllm.v1.core.sched.scheduler:Scheduler.schedule",),
-    writes=("dynamic_sd_lookup",),
-    why="A request that begins with one token is filled up to a verification's K + 1 with "
-    "placeholders. vllm-ascend computes it as a part of a prompt: the state after the placeholders "
-    "stays, and the tokens that follow are wrong.",
-    until="vllm-ascend takes back states of rows that vLLM has filled up",
-    test="tests/emulated/recurrent/test_mamba_models.py"
-    "::test_states_are_taken_back_to_what_was_accepted",
 )
 def schedule_no_placeholders(
     original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any

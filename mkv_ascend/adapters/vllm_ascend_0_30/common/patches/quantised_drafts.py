@@ -19,16 +19,6 @@ NAMES = Patch(
             "vllm.v1.spec_decode.draft_model:DraftModelProposer._get_model",
             "vllm_ascend.quantization.configs.modelslim_config:get_quant_type_for_layer",
         ),
-        why="vLLM names the layers of a draft draft_model.model.layers.N, which no description of "
-        "weights does.",
-        until="vllm-ascend finds the layers of a draft in the description of its weights",
-        test=(
-            "tests/emulated/drafting/test_eight_bits.py::test_bfloat16_target_with_draft_of_8_bits",
-            "tests/emulated/drafting/test_eight_bits.py"
-            "::test_draft_in_the_format_compressed_tensors",
-        ),
-        stock="tests/emulated/drafting/test_eight_bits.py"
-        "::test_stock_does_not_start_with_a_quantised_draft",
     )
 )
 for _target in NAMES.record.targets:

@@ -24,18 +24,4 @@ SPECULATOR = record(
         "vllm_ascend.models.layer.attention.layer:DSAAttention.get_kv_cache_spec",
         "vllm.v1.worker.cp_utils:check_attention_cp_compatibility",
     ),
-    writes=(
-        "is_draft_model",
-        "draft_attn_layer_names",
-        "model_state",
-        "need_to_return_lse_for_decode",
-        "supports_mtp_with_cp_non_trivial_interleave_size",
-    ),
-    why="A proposal of vLLM's builds metadata and slots anew for each pass and reads the target's "
-    "in the first. The forward context of this runner never says that a draft runs, and MLA notes "
-    "its captured launches by that. Layers without a cache count as the draft's, too: that of "
-    "DeepSeek-V4's MTP keeps its window in another one. And where ranks share keys, vLLM asks each "
-    "layer whether its attention takes a share, also a draft's that has all keys on each rank.",
-    until="vLLM plans the passes of a proposal once",
-    test="tests/emulated/runner_v2/test_drafts.py",
 )

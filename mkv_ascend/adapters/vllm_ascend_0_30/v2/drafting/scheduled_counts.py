@@ -39,17 +39,6 @@ SCHEDULED = record(
         "vllm.v1.core.sched.scheduler:Scheduler.update_draft_token_ids",
         "vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager._init_candidates",
     ),
-    writes=("draft_tokens_handler",),
-    why="Without asynchronous scheduling vLLM's scheduler verifies as many tokens as the runner "
-    "names, and model runner V2 names K of the configuration, whatever the batch: K by batch size "
-    "has no effect there. And it tells those of its last step alone. Over pipeline stages these "
-    "are of other requests than those whose grammars are asked: drafts that no grammar has seen "
-    "are then verified, and tokens come out that it forbids.",
-    until="model runner V2 reads num_spec_tokens_to_schedule, and keeps draft tokens by request",
-    test=(
-        "tests/emulated/runner_v2/test_following_loads.py",
-        "tests/emulated/drafting/test_grammars.py::test_over_pipeline_stages",
-    ),
 )
 
 

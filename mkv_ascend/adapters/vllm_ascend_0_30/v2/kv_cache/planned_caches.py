@@ -47,23 +47,10 @@ ALLOCATION = record(
         "vllm_ascend.worker.worker:NPUWorker.execute_model",
         ALIGNED,
     ),
-    writes=("index_head_dim", "kv_block_zeroer"),
     reads=(
         "vllm_ascend.worker.v2.attn_utils:get_kv_cache_spec",
         "vllm.v1.worker.gpu.attn_utils:init_kv_cache",
         "vllm_ascend.worker.v2.attn_utils:allocate_kv_cache_main",
-    ),
-    why="vllm-ascend gives every layer a buffer of its own, so that groups that take turns in a "
-    "block share no bytes. Ours come from the plan, in their final shapes; it needs more of a "
-    "layer than the layer's spec says. And beside states vllm-ascend gives all layers of attention "
-    "pages of one size, and refuses pages that do not divide each other, or whose keys and values "
-    "are of other proportions (MiMo-V2), which a plan takes. Where groups share pages, an id that "
-    "is to be copied is a block of one group.",
-    until="vllm-ascend allocates each layer's cache from its own spec, and groups share bytes",
-    test=(
-        "tests/emulated/runner_v2/test_planned_caches.py",
-        "tests/emulated/layout/test_shared_pages.py"
-        "::test_requests_go_on_from_the_middle_of_a_block",
     ),
 )
 

@@ -34,10 +34,6 @@ ASKED = record(
         "vllm_ascend.models.deepseek_v4.model:DeepseekV4Model.__init__",
         "vllm_ascend.models.deepseek_v4.model:DeepseekV4Model.forward",
     ),
-    why="A head of eagle3 or dflash takes hidden states of the target's layers. The runner refuses "
-    "classes that hand out none: Gemma3, Qwen3-Next, Granite-4, LFM2 and many others.",
-    until="vLLM gathers hidden states outside of the models' classes",
-    test="tests/emulated/runner_v2/test_drafts.py::test_a_target_whose_class_gives_no_states",
 )
 
 

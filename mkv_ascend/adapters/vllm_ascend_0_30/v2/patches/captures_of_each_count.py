@@ -26,14 +26,6 @@ BUILDERS = (Mamba2AttentionMetadataBuilder, ShortConvAttentionMetadataBuilder)
         "BaseMambaAttentionMetadataBuilder._update_metadata_for_cudagraph_capture",
         "vllm.v1.attention.backends.utils:split_decodes_and_prefills",
     ),
-    why="With K by batch size vLLM captures graphs for each K, and its builder of Mamba2 layers "
-    "and short convolutions asserts that a captured row has as many tokens as the largest K "
-    "verifies. "
-    "Nothing else of it needs that: operators are given where each row begins and ends, and its "
-    "states for as many tokens as the largest K verifies.",
-    until="vLLM's builder captures rows of any K",
-    test="tests/emulated/runner_v2/test_following_loads.py"
-    "::test_states_go_on_from_what_was_accepted",
 )
 def capture_any_count(original: Callable[[Any, Any], Any], builder: Any, common: Any) -> Any:
     """Say of shorter rows that the longest has 1 + K tokens of the largest K.

@@ -15,13 +15,6 @@ from mkv_ascend.adapters.patching import patch
     name="graphs of verify steps of each K",
     target="vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager._init_candidates",
     reads=("vllm.v1.worker.gpu.cudagraph_utils:CudaGraphManager.dispatch",),
-    writes=("_candidates",),
-    why="With K by batch size vLLM captures graphs for each K, and then looks at those of the next "
-    "larger number of tokens alone. Where these are of another K, the step runs eagerly, though "
-    "a larger graph of its own K is captured.",
-    until="CudaGraphManager looks for the smallest graph of the step's own K",
-    test="tests/emulated/runner_v2/test_following_loads.py"
-    "::test_a_step_finds_the_graph_of_its_own_number",
 )
 def offer_graphs_of_each_count(original: Callable[[Any], None], manager: Any) -> None:
     """Offer the smallest graph of each K that is large enough, before the graphs of any step."""

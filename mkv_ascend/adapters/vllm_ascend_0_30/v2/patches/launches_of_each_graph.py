@@ -27,13 +27,6 @@ UPDATED = "vllm_ascend.worker.v2.aclgraph_utils:ModelAclGraphManager._graph_rela
         "vllm_ascend.compilation.acl_graph:get_graph_params",
         "vllm_ascend.attention.mla_v1:AscendMLAImpl.update_graph_params",
     ),
-    writes=(LAUNCHES, "_graph_params"),
-    why="vllm-ascend notes captured launches of MLA by number of tokens. Four tokens may be one "
-    "request of K = 3 or two of K = 1, and a replay of either updates the launches of the graph "
-    "that was captured first.",
-    until="vllm-ascend notes captured launches by graph",
-    test="tests/emulated/runner_v2/test_following_loads.py"
-    "::test_sizes_in_tokens_of_two_numbers_may_be_one",
 )
 def note_by_graph(
     original: Callable[..., None], manager: Any, create_forward: Callable[..., Any], *args: Any

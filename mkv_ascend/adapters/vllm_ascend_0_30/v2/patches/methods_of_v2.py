@@ -12,10 +12,6 @@ from mkv_ascend.rules.runner_v2 import METHODS
 @patch(
     name="methods of model runner V2",
     target="vllm.config.vllm:VllmConfig._get_v2_model_runner_unsupported_features",
-    why="vLLM's configuration refuses draft models in model runner V2, which has no speculator for "
-    "them. Ours serves them.",
-    until="vLLM has a speculator for draft models (0.33.0 has one, without graphs)",
-    test="tests/emulated/runner_v2/test_drafts.py",
 )
 def serve_our_methods(original: Any, config: Any) -> list[str]:
     """What vLLM does not support, without the methods that we serve."""

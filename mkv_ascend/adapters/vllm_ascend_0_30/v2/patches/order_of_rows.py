@@ -17,12 +17,6 @@ from mkv_ascend.adapters.patching import patch
         "vllm.v1.attention.backends.mamba_attn:"
         "BaseMambaAttentionMetadataBuilder._compute_common_metadata",
     ),
-    why="Builders of Mamba2 layers and short convolutions take every row behind the first chunk of "
-    "a prompt for such a chunk, which goes on from the state behind one token. A request at the "
-    "end of the longest context has no draft any more, and vLLM puts it behind chunks of K + 1 "
-    "tokens: it goes on from a state before the last accepted token.",
-    until="vLLM sorts rows that decode without drafts before chunks of prompts",
-    test="tests/emulated/recurrent/test_mamba_models.py::test_states_where_the_longest_context_ends",
 )
 def sort_rows(
     original: Callable[..., list[str]],

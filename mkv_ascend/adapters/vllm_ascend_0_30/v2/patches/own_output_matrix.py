@@ -25,17 +25,6 @@ OWN_MATRIX = record(
         "vllm.model_executor.model_loader.utils:initialize_model",
         "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer._maybe_share_lm_head",
     ),
-    writes=("head", "lm_head", "load_weights"),
-    why="vLLM's loader for this runner gives MTP layers the target's output matrix, whatever their "
-    "checkpoint has, for all classes that do not say that it has one. Model runner V1 keeps one "
-    "that differs.",
-    until="load_eagle_model compares the matrices of MTP layers, as it does those of heads",
-    test=(
-        "tests/emulated/drafting/test_own_output_matrix.py",
-        "tests/emulated/models/test_deepseek_v4.py"
-        "::test_tokens_are_the_references_and_drafts_its_mtp_layers",
-        "tests/emulated/models/test_step3p5.py::test_tokens_and_drafts_in_bfloat16",
-    ),
 )
 
 

@@ -17,11 +17,6 @@ from mkv_ascend.adapters.patching import patch
         "vllm_ascend.ops.gdn_attn_builder:AscendGDNAttentionMetadataBuilder"
         "._pad_spec_decode_metadata",
     ),
-    why="Where K follows the load, a graph of a small K pads the rows of gated delta nets to the "
-    "largest K. vllm-ascend compares their tokens with the largest size of a graph, which is that "
-    "of the rows before, and then leaves the buffers that the graph reads as they are.",
-    until="vllm-ascend's builder pads the rows of a graph of fewer draft tokens",
-    test="tests/emulated/runner_v2/test_following_loads.py::test_targets_with_gated_delta_nets",
 )
 def has_room(
     original: Callable[[Any, int, int], bool], builder: Any, requests: int, tokens: int

@@ -24,15 +24,6 @@ OF_VLLM_ASCEND = "vllm_ascend.worker.v2.model_runner:init_speculator"
         OF_VLLM_ASCEND,
         "vllm.v1.worker.gpu.spec_decode.speculator:DraftModelSpeculator.load_model",
     ),
-    why="The speculators of vllm-ascend build metadata anew for every pass, give all layers of a "
-    "draft in graphs one block table, and know no draft that is a model of its own. Nobody says "
-    "that layers of drafts which are left to them (dspark) are not the target's.",
-    until="vllm-ascend plans a proposal once, for drafts of any method in any number of KV groups",
-    test=(
-        "tests/emulated/runner_v2/test_drafts.py",
-        "tests/emulated/drafting/test_markov_heads.py"
-        "::test_vllm_ascends_own_proposals_on_v2_over_planned_caches",
-    ),
 )
 def make_speculator(original: Any, vllm_config: VllmConfig, device: torch.device) -> Any:
     """Our speculator for methods that we serve, else the host's."""

@@ -45,19 +45,6 @@ IN_STAGES = record(
         "vllm_ascend.worker.v2.model_states.mamba_hybrid"
         ":AscendMambaHybridModelState.preprocess_state",
     ),
-    writes=("sync_spec_pp_cpu_counts", "_align_mode", "run_fullgraph"),
-    why="A first stage's operators take lengths as lists, and vllm-ascend takes rejected tokens "
-    "off them for four classes of targets alone: others attend to keys of rejected tokens. And "
-    "vLLM refuses a head without embeddings of its own where the target's are on the first stage "
-    "alone. Where states are kept at the ends of blocks, a stage whose layers have none ends the "
-    "engine, and so does one that has no others in full graphs.",
-    until="vllm-ascend syncs lengths on the host for all targets over stages, and vLLM gives all "
-    "heads the target's embeddings, and lets stages have layers of one kind",
-    test=(
-        "tests/emulated/runner_v2/test_stages.py",
-        "tests/emulated/runner_v2/test_loading.py",
-        "tests/emulated/runner_v2/test_states_in_stages.py",
-    ),
 )
 
 

@@ -29,11 +29,6 @@ REQUESTS_BEHIND_HITS = record(
         "vllm.v1.worker.gpu.states:RequestState.add_request",
         "vllm.v1.worker.gpu.model_runner:GPUModelRunner.add_requests",
     ),
-    writes=("rebuilding",),
-    why="A draft rebuilds its states of a request that begins behind a hit. Which do is known from "
-    "the schedule, which no speculator is given.",
-    until="vLLM serves drafts with recurrent layers behind prefix hits",
-    test="tests/emulated/recurrent/test_hits_of_recurrent_drafts.py",
 )
 
 

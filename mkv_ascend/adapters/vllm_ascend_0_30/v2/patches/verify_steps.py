@@ -20,23 +20,6 @@ PREPARED = "vllm_ascend.worker.v2.model_states.default:AscendModelState.prepare_
         "vllm_ascend.attention.mla_v1:AscendMLAImpl.update_graph_params",
         "vllm_ascend.worker.v2.input_batch:AscendInputBatch.make_dummy",
     ),
-    writes=("attn_state", "speculative_config"),
-    why="A verify step has K + 1 tokens per request. vllm-ascend captures it as a decode of one "
-    "token, which the operator for sinks refuses. Without chunked prefill it calls verify steps "
-    "beside a prompt a prefill behind hits, and MLA takes the tokens of each of them for one. And "
-    "where a captured launch of MLA is given this "
-    "step's lengths, it knows of K + 1 tokens for the methods eagle, eagle3 and mtp alone, and of "
-    "the largest K alone where K follows the load. And what fills a step up to the size of its "
-    "pieces of graphs belongs to no request: memory that attention writes nothing to reaches "
-    "tokens of requests through experts of other ranks. In prompts without hits it attends to the "
-    "step's keys, of which layers that read another layer's cache (Gemma 3n, Gemma 4) have none.",
-    until="vllm-ascend looks at the number of tokens, and rows of no request reach nobody, and "
-    "layers without keys read the cache in any step",
-    test=(
-        "tests/emulated/models/test_shared_caches.py",
-        "tests/emulated/runner_v2/test_graphs.py",
-        "tests/emulated/graphs/test_traced_drafts.py",
-    ),
 )
 def update_for_verify_steps(
     original: Any, manager: Any, backend: Any, graph: Any, *args: Any
