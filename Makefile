@@ -21,7 +21,7 @@ export NUMBA_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all rest lint format typecheck port unit emulated docs release-check generate lock clean bench matrix soak
+.PHONY: help setup demo test test-all rest vendor lint format typecheck port unit emulated docs release-check generate lock clean bench matrix soak
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +43,11 @@ test-all: setup ## what test runs, packaging, and all other engines (half an hou
 	@$(CHECKS) --all
 
 rest: setup ## what test-all runs beyond test; SHARD=2/4 runs the second quarter of its engines
-	@$(CHECKS) --shard '$(SHARD)' $(if $(filter 0.23:1/%,$(HOST):$(SHARD)),packaging) rest
+	@$(CHECKS) --shard '$(SHARD)' $(if $(filter 1/%,$(SHARD)),vendor) \
+		$(if $(filter 0.23:1/%,$(HOST):$(SHARD)),packaging) rest
+
+vendor: setup ## argument lists of torch_npu's operators, from its wheel, which is fetched
+	@$(BIN)/python tools/operator_schemas.py
 
 lint: setup ## ruff, clang-format, import-linter
 	@$(CHECKS) lint

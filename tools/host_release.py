@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources of released versions of vllm-ascend, fetched with pip by their hashes, not installed."""
+"""Releases of vllm-ascend and torch_npu, fetched with pip by their hashes, not installed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,34 @@ class FetchError(RuntimeError):
 
 @dataclass(frozen=True)
 class Release:
-    """One release on the package index: a source archive, since it has no wheel."""
+    """One file of a release on the package index, and what pip is to look for."""
 
     requirement: str
     sha256: str
+    options: tuple[str, ...]
+    suffix: str
 
 
 RELEASES = {
     "0.23.0.post1": Release(
         "vllm-ascend==0.23.0.post1",
         "a3b9f4a5dd7aa50c37e03d1f35937c4ae5aeacc49b734cac74d59ce5757738e1",
+        # It has no wheel.
+        ("--no-build-isolation", "--no-binary", "vllm-ascend"),
+        ".tar.gz",
     )
 }
+TORCH_NPU = Release(
+    "torch-npu==2.10.0.post4",
+    "7d88428d9bb8473919a38947617fcc481cb6e28927a8aa30e486a9bc42f30d90",
+    # The same file on any machine: it is read alone.
+    (
+        *("--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp"),
+        *("--platform", "manylinux_2_28_x86_64"),
+    ),
+    ".whl",
+)
+"""What vllm-ascend 0.23.0 and 0.30.0rc2 both require."""
 
 
 def fetch(version: str, cache: Path = CACHE) -> Path:
@@ -57,12 +73,25 @@ def fetch(version: str, cache: Path = CACHE) -> Path:
     return kept
 
 
+def torch_npu_wheel(cache: Path = CACHE) -> Path:
+    """The wheel of torch_npu; fetched once. Errors: FetchError, as of ``fetch``."""
+    for kept in (cache / TORCH_NPU.sha256[:12]).glob("*.whl"):
+        return kept
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        wheel = _download(TORCH_NPU, Path(folder))
+        kept = cache / TORCH_NPU.sha256[:12] / wheel.name
+        kept.parent.mkdir(exist_ok=True)
+        shutil.move(wheel, kept)
+    return kept
+
+
 def _download(release: Release, folder: Path) -> Path:
     pinned = folder / "requirements.txt"
     pinned.write_text(f"{release.requirement} --hash=sha256:{release.sha256}\n", encoding="utf-8")
     command = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-        *("--no-deps", "--no-build-isolation", "--no-binary", "vllm-ascend", "--require-hashes"),
+        *("--no-deps", *release.options, "--require-hashes"),
         *("--requirement", str(pinned), "--dest", str(folder)),
     ]
     # Its set-up is run for its metadata alone; it asks for a chip and would compile kernels.
@@ -73,12 +102,13 @@ def _download(release: Release, folder: Path) -> Path:
         )
     except subprocess.TimeoutExpired as error:
         raise FetchError(f"pip did not fetch {release.requirement} within {SECONDS} s") from error
-    archives = list(folder.glob("*.tar.gz"))
+    archives = list(folder.glob(f"*{release.suffix}"))
     if done.returncode or not archives:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         raise FetchError(
             f"pip could not fetch {release.requirement}: {(said or [done.stderr[-300:]])[-1]}. "
-            "A package index must be reachable; without one compare an unpacked archive with --host"
+            "A package index must be reachable; without one name an unpacked archive (--host) or a "
+            "file (--wheel)"
         )
     return archives[0]
 

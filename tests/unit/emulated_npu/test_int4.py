@@ -209,7 +209,7 @@ def test_refusals_of_readers():
         product(bias=torch.zeros(8), pertoken_scale=torch.ones(2))
     with refused("offset is given"):
         product(offset=torch.ones(8))
-    with refused("x's last size is 12; it must be a multiple of 8"):
+    with refused("input's last size is 12; it must be a multiple of 8"):
         npu_dynamic_quant.checked(torch.ones(2, 12).half(), dst_type=torch.quint4x2)
     with refused("input's last size is 12; it must be a multiple of 8"):
         npu_quantize.checked(torch.ones(2, 12), torch.ones(1), None, torch.quint4x2, -1, False)

@@ -186,7 +186,7 @@ def test_other_refusals():
         batch_matmul_transpose.checked(half, torch.zeros(3, 16, 5).half(), half[..., :4])
     with refused("tensor_a is float32; documented: float16, bfloat16"):
         batch_matmul_transpose.checked(x, x, x)
-    with refused("c is float16; documented: float32"):
+    with refused("C is float16; documented: float32"):
         half = torch.zeros(2, 2).half()
         _npu_matmul_add_fp32.checked(half, half, half)
 

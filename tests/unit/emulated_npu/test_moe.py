@@ -285,7 +285,5 @@ def test_missing_modes_fail_by_name():
         npu_moe_init_routing_v2.kernel(x, expert_idx, expert_num=4, drop_pad_mode=1)
     with pytest.raises(NotImplementedError, match=r"_C_ascend.*with quant_mode 3"):
         npu_moe_init_routing_custom.kernel(x, expert_idx, expert_num=4, quant_mode=3)
-    with pytest.raises(NotImplementedError, match="hash mode"):
-        npu_moe_gating_top_k.kernel(x, 1, input_ids=expert_idx)
     with pytest.raises(NotImplementedError, match="npu_moe_token_permute with padded_mode"):
         npu_moe_token_permute.kernel(x, expert_idx, padded_mode=True)

@@ -133,7 +133,7 @@ def test_refusals():
         npu_rms_norm.checked(x, gamma.bfloat16())
     with refused(r"gamma has shape \(4,\)"):
         npu_rms_norm.checked(x, torch.zeros(4))
-    with refused("self has 1 dimensions"):
+    with refused("input has 1 dimensions"):
         npu_rms_norm.checked(gamma, gamma)
     with refused("npu_add_rms_norm: x1 is float32, x2 is float32, gamma is float16"):
         npu_add_rms_norm.checked(x, x, gamma.half())

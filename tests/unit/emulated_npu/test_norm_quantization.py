@@ -172,10 +172,13 @@ WEIGHT = torch.ones(32).half()
         (lambda: npu_dynamic_mx_quant.checked(ROW), "Ascend 950 only"),
         (lambda: npu_rms_norm_dynamic_mx_quant.checked(ROW, WEIGHT), "Ascend 950 only"),
         (lambda: npu_add_rms_norm_dynamic_mx_quant.checked(ROW, ROW, WEIGHT), "Ascend 950 only"),
-        (lambda: npu_add_rms_norm_quant.checked(ROW, ROW, WEIGHT, WEIGHT), "scales1 is float16"),
+        (
+            lambda: npu_add_rms_norm_quant.checked(ROW, ROW, WEIGHT, WEIGHT, None),
+            "scales1 is float16",
+        ),
         (
             lambda: npu_add_rms_norm_quant.checked(
-                ROW, ROW, WEIGHT, WEIGHT.float(), zero_points2=WEIGHT.int()
+                ROW, ROW, WEIGHT, WEIGHT.float(), None, zero_points2=WEIGHT.int()
             ),
             "without scales2",
         ),

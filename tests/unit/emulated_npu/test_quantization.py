@@ -168,7 +168,7 @@ def test_int8_output_takes_an_offset():
 
 def test_refusals():
     x = torch.zeros(2, 4)
-    with refused("npu_dynamic_quant: x is float32; documented: float16, bfloat16"):
+    with refused("npu_dynamic_quant: input is float32; documented: float16, bfloat16"):
         npu_dynamic_quant.checked(x)
     with refused("group_index is given without smooth_scales"):
         npu_dynamic_quant.checked(x.half(), group_index=torch.tensor([2], dtype=torch.int32))
@@ -191,6 +191,10 @@ def test_refusals():
 
 def test_missing_modes_fail_by_name():
     x = torch.zeros(2, 4)
+    with pytest.raises(NotImplementedError, match="npu_dynamic_quant with quant_mode pertensor"):
+        npu_dynamic_quant.kernel(x, quant_mode="pertensor")
+    with pytest.raises(NotImplementedError, match="npu_quant_matmul with y_scale"):
+        npu_quant_matmul.kernel(x, x, x, y_scale=x)
     with pytest.raises(NotImplementedError, match="npu_dynamic_quant with dst_type"):
         npu_dynamic_quant.kernel(x, dst_type=torch.float8_e4m3fn)
     with pytest.raises(NotImplementedError, match=r"npu_quantize with dtype torch\.quint4x2"):

@@ -222,9 +222,9 @@ def test_refusals():
     positions, cache = torch.tensor([9]), torch.zeros(8, 64)
     query = torch.zeros(1, 64)
     with refused("the least of positions is 9; it must be from 0 to 7"):
-        _npu_rotary_embedding.checked(positions, query, query, 64, cache)
+        _npu_rotary_embedding.checked(positions, query, query, 64, cache, True)
     with refused(r"cos_sin_cache has shape \(8, 64\); it must be \(any, 32\)"):
-        _npu_rotary_embedding.checked(positions, query, query, 32, cache)
+        _npu_rotary_embedding.checked(positions, query, query, 32, cache, True)
     with refused("head_size is 40; it must be a multiple of 16"):
         npu_mrope.checked(torch.tensor([1]), query, query, cache[:, :32], 40)
     with refused(r"mrope_section is \[1, 2, 3\]"):

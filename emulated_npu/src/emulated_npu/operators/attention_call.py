@@ -8,7 +8,7 @@ here map the names of each to the fields of :class:`FusedInferCall`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -162,10 +162,10 @@ def read_call(
     Errors: TypeError for a name that the version does not have, NotImplementedError for a feature
     that is not emulated.
     """
-    fields: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for name, value in arguments.items():
         if name in names:
-            fields[names[name]] = value
+            given[names[name]] = value
         elif name not in missing:
             raise TypeError(f"npu_fused_infer_attention_score has no argument {name!r}")
         elif value is not None and value != missing[name]:
@@ -174,14 +174,22 @@ def read_call(
                 f"call it without"
             )
     for name in ("query_lengths", "kv_lengths"):
-        fields[name] = host_integers(fields.get(name))
-    call = FusedInferCall(**fields)
+        given[name] = host_integers(given.get(name))
+    call = FusedInferCall(**given)
     if call.sparse_mode == 9:
         raise NotImplementedError(
             "emulated NPU: npu_fused_infer_attention_score with sparse_mode 9 (tree mask) is not "
             "emulated; use 0 to 4"
         )
     return replace(call, num_kv_heads=call.num_kv_heads or call.num_heads)
+
+
+def options_of(names: Mapping[str, str], missing: Mapping[str, Any]) -> dict[str, Any]:
+    """What a version takes by keyword, and the defaults."""
+    defaults = {one.name: one.default for one in fields(FusedInferCall)}
+    known = {name: defaults[field] for name, field in names.items()}
+    tensors = ("query", "key", "value")
+    return {**{name: value for name, value in known.items() if name not in tensors}, **missing}
 
 
 def host_integers(values: torch.Tensor | Sequence[Any] | None) -> list[int] | None:

@@ -14,6 +14,7 @@ from emulated_npu.operators.attention_call import (
     V2_NAMES,
     FusedInferCall,
     compute,
+    options_of,
     read_call,
 )
 from emulated_npu.operators.attention_limits import check_call
@@ -21,6 +22,8 @@ from emulated_npu.operators.registry import OperatorArgumentError, operator
 
 V1 = "npu_fused_infer_attention_score"
 V2 = "npu_fused_infer_attention_score_v2"
+V1_OPTIONS = options_of(V1_NAMES, V1_MISSING)
+V2_OPTIONS = options_of(V2_NAMES, V2_MISSING)
 V1_HOST_ARGUMENTS = ("actual_seq_lengths", "actual_seq_lengths_kv")
 V2_HOST_ARGUMENTS = ("actual_seq_qlen", "actual_seq_kvlen")
 
@@ -80,6 +83,7 @@ def _v2_call(
     limits=V1_LIMITS,
     missing=MISSING,
     host_arguments=V1_HOST_ARGUMENTS,
+    options=V1_OPTIONS,
 )
 def npu_fused_infer_attention_score(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
@@ -101,6 +105,7 @@ def _check_v1(
     limits=V2_LIMITS,
     missing=f"{MISSING}, sparse_mode 9",
     host_arguments=V2_HOST_ARGUMENTS,
+    options=V2_OPTIONS,
 )
 def npu_fused_infer_attention_score_v2(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
@@ -140,6 +145,7 @@ def _write_out(
     limits="As the operator itself. The workspace is not used.",
     missing=MISSING,
     host_arguments=V1_HOST_ARGUMENTS,
+    options=V1_OPTIONS,
     writes=("out",),
 )
 def npu_fused_infer_attention_score_out(
@@ -169,6 +175,7 @@ def _check_v1_out(
     limits="As the operator itself. The workspace is not used.",
     missing=MISSING,
     host_arguments=V2_HOST_ARGUMENTS,
+    options=V2_OPTIONS,
     writes=("out",),
 )
 def npu_fused_infer_attention_score_v2_out(
@@ -196,6 +203,7 @@ def _check_v2_out(
     source="op-plugin test: test_npu_fused_infer_attention_score_with_workspace",
     limits="Gives one byte: the emulation needs no workspace, so its size says nothing.",
     host_arguments=V1_HOST_ARGUMENTS,
+    options=V1_OPTIONS,
     launches=False,
 )
 def fused_infer_workspace(
@@ -211,6 +219,7 @@ def fused_infer_workspace(
     source="op-plugin test: test_npu_fused_infer_attention_score_v2_with_workspace",
     limits="Gives one byte: the emulation needs no workspace, so its size says nothing.",
     host_arguments=V2_HOST_ARGUMENTS,
+    options=V2_OPTIONS,
     launches=False,
 )
 def fused_infer_v2_workspace(

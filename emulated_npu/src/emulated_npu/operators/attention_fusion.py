@@ -29,6 +29,7 @@ from emulated_npu.operators.registry import OperatorArgumentError, operator
 from emulated_npu.operators.requirements import (
     FLOATS,
     require,
+    require_absent,
     require_dtype,
     require_range,
     require_rank,
@@ -74,12 +75,16 @@ def npu_fusion_attention(
     sync: bool = False,
     softmax_layout: str = "",
     sink: torch.Tensor | None = None,
+    dropout_mask: torch.Tensor | None = None,
+    seed: int = 0,
+    offset: int = 0,
 ) -> FusionResult:
     """Returns output, row maximum and row sum of the softmax, an empty tensor, and 0, 0, 0.
 
     The row statistics are float32, (B, N, S, 8), in TND (T, N, 8); by default their content in TND
     is ordered heads first, as documented.
     """
+    require_absent("npu_fusion_attention", dropout_mask=dropout_mask)
     _refuse_missing(pse, padding_mask, keep_prob, prefix, sparse_mode)
     rule = _mask_rule(atten_mask, sparse_mode, pre_tockens, next_tockens)
     if input_layout == "TND":

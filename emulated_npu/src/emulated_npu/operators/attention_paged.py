@@ -50,6 +50,7 @@ def npu_paged_attention(
     block_table: torch.Tensor,
     context_lens: torch.Tensor,
     out: torch.Tensor,
+    *,
     workspace: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One query for each request over its first context_lens keys; query and out (T, N, D)."""

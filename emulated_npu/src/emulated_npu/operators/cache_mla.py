@@ -11,6 +11,7 @@ from emulated_npu.operators.registry import operator
 from emulated_npu.operators.requirements import (
     HALF_FLOATS,
     require,
+    require_absent,
     require_contiguous,
     require_dtype,
     require_same_dtype,
@@ -31,7 +32,7 @@ KvResult = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor |
     limits="""float16 or bfloat16, one dtype; kv (B, 1, S, 576), gamma (512,), cos and sin
     (B, 1, S, 64); index int64 (B * S,), -1 is skipped (op-plugin's golden test); caches
     (blocks, block size, 1, 64 and 512), contiguous; cache_mode PA, PA_BNSD, PA_NZ.""",
-    missing="cache_mode Norm, PA_BLK_BNSD, PA_BLK_NZ; quantization",
+    missing="cache_mode Norm, PA_BLK_BNSD, PA_BLK_NZ; quantization; v",
     writes=("k_cache", "ckv_cache"),
 )
 def npu_kv_rmsnorm_rope_cache(
@@ -47,6 +48,7 @@ def npu_kv_rmsnorm_rope_cache(
     c_kv_scale: torch.Tensor | None = None,
     k_rope_offset: torch.Tensor | None = None,
     c_kv_offset: torch.Tensor | None = None,
+    v: torch.Tensor | None = None,
     epsilon: float = 1e-5,
     cache_mode: str = "Norm",
     is_output_kv: bool = False,
@@ -56,6 +58,7 @@ def npu_kv_rmsnorm_rope_cache(
     Returns k_cache (rope), ckv_cache (latent), both written in place, and with is_output_kv the
     rotated rope part (B, 1, S, 64) and the normed latent (B, 1, S, 512), else two None.
     """
+    require_absent("npu_kv_rmsnorm_rope_cache", v=v)
     scales = (k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset)
     if any(scale is not None for scale in scales):
         raise NotImplementedError(

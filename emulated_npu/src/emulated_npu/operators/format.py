@@ -26,7 +26,11 @@ _FORMAT_LIMITS = "The data stays in ND and the tensor given is returned."
     "npu_format_cast", source="op-plugin docs: torch_npu.npu_format_cast", limits=_FORMAT_LIMITS
 )
 def npu_format_cast(
-    input: torch.Tensor, acl_format: int, customize_dtype: int | None = None
+    input: torch.Tensor,
+    acl_format: int,
+    *,
+    customize_dtype: int | None = None,
+    input_dtype: int | None = None,
 ) -> torch.Tensor:
     """The tensor itself."""
     return input
@@ -43,7 +47,13 @@ def _check_format_cast(acl_format: int) -> None:
     limits=_FORMAT_LIMITS,
     writes=("input",),
 )
-def npu_format_cast_(input: torch.Tensor, acl_format: int) -> torch.Tensor:
+def npu_format_cast_(
+    input: torch.Tensor,
+    acl_format: int,
+    *,
+    customize_dtype: int | None = None,
+    input_dtype: int | None = None,
+) -> torch.Tensor:
     """The tensor itself."""
     return input
 
@@ -59,9 +69,9 @@ def _check_format_cast_(acl_format: int) -> None:
     limits="Always that of ND.",
     launches=False,
 )
-def get_storage_size(tensor: torch.Tensor) -> int:
+def get_storage_size(input: torch.Tensor) -> int:
     """Elements that the tensor's storage holds, whatever part of it the tensor shows."""
-    return tensor.untyped_storage().nbytes() // tensor.element_size()
+    return input.untyped_storage().nbytes() // input.element_size()
 
 
 @operator(
@@ -70,7 +80,7 @@ def get_storage_size(tensor: torch.Tensor) -> int:
     limits="Always ND.",
     launches=False,
 )
-def get_npu_format(self: torch.Tensor) -> int:
+def get_npu_format(input: torch.Tensor) -> int:
     """ND, the format of every emulated tensor."""
     return int(Format.ND)
 
@@ -83,14 +93,16 @@ def get_npu_format(self: torch.Tensor) -> int:
 )
 def empty_with_format(
     size: Sequence[int],
+    *,
     dtype: torch.dtype | None = None,
-    layout: torch.layout = torch.strided,
+    layout: torch.layout | None = None,
     device: torch.device | str | None = None,
-    pin_memory: bool = False,
+    pin_memory: bool | None = None,
     acl_format: int = 2,
+    base_addr_aligned_kb: int | None = None,
 ) -> torch.Tensor:
     """An uninitialised tensor; the registry moves it to the current emulated device."""
-    return torch.empty(tuple(size), dtype=dtype, layout=layout)
+    return torch.empty(tuple(size), dtype=dtype, layout=layout or torch.strided)
 
 
 @operator(

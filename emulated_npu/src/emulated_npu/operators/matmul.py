@@ -13,6 +13,7 @@ from emulated_npu.operators.registry import operator
 from emulated_npu.operators.requirements import (
     FLOATS,
     require,
+    require_absent,
     require_dtype,
     require_range,
     require_rank,
@@ -25,6 +26,7 @@ CUMULATIVE, COUNT = 0, 1
 INNER_LIMIT = 65536
 MAX_GROUPS = 1024
 MAX_LIST = 128
+AS_IT_IS, BATCH_SECOND = (0, 1, 2), (1, 0, 2)
 
 TensorList = Sequence[torch.Tensor]
 
@@ -59,7 +61,7 @@ def _entry(tensors: TensorList | None, group: int, rank: int) -> torch.Tensor | 
     "expert parallelism, fewer rows: accepted, the rows left over (undefined on hardware) are "
     "zero.",
     missing="Several x, split_item 0 or 1, group_type other than 0, group_list_type 2, antiquant, "
-    "offset, activations, int4.",
+    "offset, activations, int4, dtypes of operands.",
 )
 def npu_grouped_matmul(
     x: TensorList,
@@ -79,8 +81,12 @@ def npu_grouped_matmul(
     group_type: int | None = None,
     group_list_type: int = 0,
     act_type: int = 0,
-    output_dtype: torch.dtype | None = None,
     tuning_config: Sequence[int] | None = None,
+    output_dtype: torch.dtype | None = None,
+    x_dtype: int | None = None,
+    weight_dtype: int | None = None,
+    scale_dtype: int | None = None,
+    per_token_scale_dtype: int | None = None,
 ) -> list[torch.Tensor]:
     """Multiply consecutive groups of rows of x by a weight each, and add a bias.
 
@@ -90,7 +96,8 @@ def npu_grouped_matmul(
     tensor (rows, n).
     """
     _require_supported(x, split_item, group_type, group_list_type, group_list)
-    _require_absent(
+    require_absent(
+        "torch_npu.npu_grouped_matmul",
         offset=offset,
         antiquant_scale=antiquant_scale,
         antiquant_offset=antiquant_offset,
@@ -98,6 +105,10 @@ def npu_grouped_matmul(
         activation_quant_scale=activation_quant_scale,
         activation_quant_offset=activation_quant_offset,
         act_type=act_type,
+        x_dtype=x_dtype,
+        weight_dtype=weight_dtype,
+        scale_dtype=scale_dtype,
+        per_token_scale_dtype=per_token_scale_dtype,
     )
     assert group_list is not None
     rows, weights = x[0], _weight_of_group(weight)
@@ -157,14 +168,6 @@ def _require_supported(
             f"{split_item}, group_type {group_type}, group_list_type {group_list_type}; it has one "
             f"x, split_item 2 or 3, group_type 0, a group_list of type 0 or 1"
         )
-
-
-def _require_absent(**arguments: object) -> None:
-    for name, value in arguments.items():
-        if value:
-            raise NotImplementedError(
-                f"emulated NPU has no torch_npu.npu_grouped_matmul with {name}"
-            )
 
 
 @npu_grouped_matmul.check
@@ -267,37 +270,38 @@ def npu_transpose_batchmatmul(
     *,
     bias: torch.Tensor | None = None,
     scale: torch.Tensor | None = None,
-    perm_x1: Sequence[int] = (0, 1, 2),
-    perm_x2: Sequence[int] = (0, 1, 2),
-    perm_y: Sequence[int] = (1, 0, 2),
+    perm_x1: Sequence[int] | None = None,
+    perm_x2: Sequence[int] | None = None,
+    perm_y: Sequence[int] | None = None,
     batch_split_factor: int = 1,
 ) -> torch.Tensor:
     """Batched matrix product whose operands and result are permuted.
 
-    (B, M, K) @ (B, K, N), batch first after perm_x1 and perm_x2; the result is permuted by perm_y
-    and contiguous.
+    (B, M, K) @ (B, K, N), batch first after perm_x1 and perm_x2, by default as they are; the result
+    is permuted by perm_y, by default (1, 0, 2), and contiguous.
     """
     if bias is not None or scale is not None or batch_split_factor != 1:
         raise NotImplementedError(
             "emulated NPU has no torch_npu.npu_transpose_batchmatmul with bias, scale or "
             "batch_split_factor"
         )
-    product = torch.bmm(input.permute(*perm_x1), weight.permute(*perm_x2))
-    return product.permute(*perm_y).contiguous()
+    product = torch.bmm(input.permute(*perm_x1 or AS_IT_IS), weight.permute(*perm_x2 or AS_IT_IS))
+    return product.permute(*perm_y or BATCH_SECOND).contiguous()
 
 
 @npu_transpose_batchmatmul.check
 def _check_transpose_batchmatmul(
     input: torch.Tensor,
     weight: torch.Tensor,
-    perm_x1: Sequence[int],
-    perm_x2: Sequence[int],
-    perm_y: Sequence[int],
+    perm_x1: Sequence[int] | None,
+    perm_x2: Sequence[int] | None,
+    perm_y: Sequence[int] | None,
 ) -> None:
+    perm_x1, perm_x2 = perm_x1 or AS_IT_IS, perm_x2 or AS_IT_IS
     for name, permutation, allowed in (
         ("perm_x1", perm_x1, ((0, 1, 2), (1, 0, 2))),
         ("perm_x2", perm_x2, ((0, 1, 2),)),
-        ("perm_y", perm_y, ((1, 0, 2),)),
+        ("perm_y", perm_y or BATCH_SECOND, (BATCH_SECOND,)),
     ):
         require(
             tuple(permutation) in allowed,
@@ -318,18 +322,18 @@ def _check_transpose_batchmatmul(
 @operator(
     "_npu_matmul_add_fp32",
     source="vllm-ascend: NPUWorker._warm_up_atb, its only use",
-    limits="x (m, k) and weight (m, n) float16 or bfloat16, c (k, n) float32.",
-    writes=("c",),
+    limits="x (m, k) and weight (m, n) float16 or bfloat16, C (k, n) float32.",
+    writes=("C",),
 )
-def _npu_matmul_add_fp32(x: torch.Tensor, weight: torch.Tensor, c: torch.Tensor) -> None:
-    """c += transposed(x) @ weight: a gradient of weights, accumulated in float32."""
-    c.add_(x.float().t() @ weight.float())
+def _npu_matmul_add_fp32(x: torch.Tensor, weight: torch.Tensor, C: torch.Tensor) -> None:  # noqa: N803
+    """C += transposed(x) @ weight: a gradient of weights, accumulated in float32."""
+    C.add_(x.float().t() @ weight.float())
 
 
 @_npu_matmul_add_fp32.check
-def _check_matmul_add_fp32(x: torch.Tensor, weight: torch.Tensor, c: torch.Tensor) -> None:
+def _check_matmul_add_fp32(x: torch.Tensor, weight: torch.Tensor, C: torch.Tensor) -> None:  # noqa: N803
     require_dtype("x", x, (torch.float16, torch.bfloat16))
     require_same_dtype(x=x, weight=weight)
-    require_dtype("c", c, (torch.float32,))
+    require_dtype("C", C, (torch.float32,))
     require_shape("weight", weight, (x.shape[0], None))
-    require_shape("c", c, (x.shape[1], weight.shape[1]))
+    require_shape("C", C, (x.shape[1], weight.shape[1]))

@@ -114,15 +114,12 @@ def check_gating_top_k(
     "npu_moe_gating_top_k",
     source="op-plugin docs: torch_npu.npu_moe_gating_top_k",
     limits="x (tokens, at most 2048 experts), groups of more than 2 experts; renorm 0.",
-    missing="input_ids and tid2eid (hash mode).",
 )
 def npu_moe_gating_top_k(
     x: torch.Tensor,
     k: int,
     *,
     bias: torch.Tensor | None = None,
-    input_ids: torch.Tensor | None = None,
-    tid2eid: torch.Tensor | None = None,
     k_group: int = 1,
     group_count: int = 1,
     group_select_mode: int = 0,
@@ -133,8 +130,6 @@ def npu_moe_gating_top_k(
     eps: float = 1e-20,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """See gating_top_k. The third result is only meaningful if out_flag."""
-    if input_ids is not None or tid2eid is not None:
-        raise NotImplementedError("emulated NPU has no torch_npu.npu_moe_gating_top_k in hash mode")
     return gating_top_k(
         x,
         k,

@@ -14,6 +14,7 @@ from emulated_npu.operators.requirements import (
     FLOATS,
     INTEGERS,
     require,
+    require_absent,
     require_dtype,
     require_range,
     require_rank,
@@ -226,8 +227,10 @@ def npu_moe_init_routing_v2(
     quant_mode: int = -1,
     active_expert_range: Sequence[int] = (),
     row_idx_type: int = 0,
+    x_dtype: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """See init_routing. The counts are returned whatever expert_tokens_num_flag."""
+    require_absent("npu_moe_init_routing_v2", x_dtype=x_dtype)
     request = RoutingRequest(
         active_num,
         expert_num,

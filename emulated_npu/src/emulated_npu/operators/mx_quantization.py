@@ -13,7 +13,7 @@ import torch
 from emulated_npu.operators.norm import normalise
 from emulated_npu.operators.norm_quantization import normalised_sum
 from emulated_npu.operators.registry import operator
-from emulated_npu.operators.requirements import require
+from emulated_npu.operators.requirements import require, require_absent
 
 GROUP = 32
 """Values that share a scale."""
@@ -89,9 +89,11 @@ def npu_dynamic_mx_quant(
     dst_type: torch.dtype = torch.float8_e4m3fn,
     block_size: int = GROUP,
     scale_alg: int = 0,
+    dst_type_max: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See quantise_groups."""
     _require_scale_alg(scale_alg, "npu_dynamic_mx_quant")
+    require_absent("npu_dynamic_mx_quant", dst_type_max=dst_type_max)
     if axis not in (-1, input.dim() - 1) or block_size != GROUP or round_mode != "rint":
         raise NotImplementedError(
             f"emulated NPU has no torch_npu.npu_dynamic_mx_quant with axis {axis}, block_size "

@@ -57,22 +57,22 @@ def require_not_empty(**tensors: torch.Tensor) -> None:
     limits="x float16, bfloat16 or float32 of 2 to 8 dimensions; gamma float32 or as x.",
 )
 def npu_rms_norm(
-    self: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+    input: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x / rms(x) * gamma over gamma's dimensions.
 
-    Returns y (shape and dtype of `self`) and 1 / rms(x) (float32).
+    Returns y (shape and dtype of `input`) and 1 / rms(x) (float32).
     """
-    quotient, reciprocal_root = normalise(self, gamma.dim(), epsilon)
-    return (quotient * gamma.float()).to(self.dtype), reciprocal_root
+    quotient, reciprocal_root = normalise(input, gamma.dim(), epsilon)
+    return (quotient * gamma.float()).to(input.dtype), reciprocal_root
 
 
 @npu_rms_norm.check
-def _check_rms_norm(self: torch.Tensor, gamma: torch.Tensor) -> None:
-    require_dtype("self", self, FLOATS)
-    require_dtype("gamma", gamma, (torch.float32, self.dtype))
-    require(2 <= self.dim() <= 8, f"self has {self.dim()} dimensions; it must have 2 to 8")
-    require_weight_shape("gamma", gamma, "self", self)
+def _check_rms_norm(input: torch.Tensor, gamma: torch.Tensor) -> None:
+    require_dtype("input", input, FLOATS)
+    require_dtype("gamma", gamma, (torch.float32, input.dtype))
+    require(2 <= input.dim() <= 8, f"input has {input.dim()} dimensions; it must have 2 to 8")
+    require_weight_shape("gamma", gamma, "input", input)
 
 
 @operator(
@@ -123,12 +123,12 @@ def check_gemma_rms_norm(x: torch.Tensor, gamma: torch.Tensor, epsilon: float = 
     limits="float16, bfloat16 or float32, one dtype for both.",
 )
 def npu_gemma_rms_norm(
-    self: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+    input: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See gemma_rms_norm."""
-    return gemma_rms_norm(self, gamma, epsilon)
+    return gemma_rms_norm(input, gamma, epsilon)
 
 
 @npu_gemma_rms_norm.check
-def _check_gemma_rms_norm(self: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> None:
-    check_gemma_rms_norm(self, gamma, epsilon)
+def _check_gemma_rms_norm(input: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> None:
+    check_gemma_rms_norm(input, gamma, epsilon)

@@ -21,6 +21,7 @@ from emulated_npu.operators.registry import operator
 from emulated_npu.operators.requirements import (
     HALF_FLOATS,
     require,
+    require_absent,
     require_dtype,
     require_range,
     require_same_dtype,
@@ -58,7 +59,7 @@ def npu_add_rms_norm_quant(
     x2: torch.Tensor,
     gamma: torch.Tensor,
     scales1: torch.Tensor,
-    zero_points1: torch.Tensor | None = None,
+    zero_points1: torch.Tensor | None,
     beta: torch.Tensor | None = None,
     scales2: torch.Tensor | None = None,
     zero_points2: torch.Tensor | None = None,
@@ -66,6 +67,7 @@ def npu_add_rms_norm_quant(
     axis: int = -1,
     epsilon: float = 1e-6,
     div_mode: bool = True,
+    dst_type: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """round(y / scales + zero_points) of y = rms_norm(x1 + x2) * gamma + beta, as int8.
 
@@ -73,6 +75,7 @@ def npu_add_rms_norm_quant(
 
     Returns y1, y2 (int8, of x1's shape) and the sum (as x1).
     """
+    require_absent("npu_add_rms_norm_quant", dst_type=dst_type)
     y, total, _ = normalised_sum(x1, x2, gamma, beta, epsilon)
     first = _quantised(y, scales1, zero_points1, div_mode)
     if scales2 is None:

@@ -12,6 +12,7 @@ from emulated_npu.operators.requirements import (
     FLOATS,
     HALF_FLOATS,
     require,
+    require_absent,
     require_contiguous,
     require_dtype,
     require_multiple,
@@ -28,35 +29,43 @@ BLOCK_COLUMNS = 128
 @operator(
     "npu_dynamic_quant",
     source="op-plugin docs: torch_npu.npu_dynamic_quant",
-    limits="x float16 or bfloat16 of 2 dimensions or more; smooth_scales of x's last size, or one "
-    "row for each group; x's last size a multiple of 8 for dst_type quint4x2. A row of zeros gives "
-    "zeros and the scale 0.",
-    missing="dst_type other than int8 and quint4x2.",
+    limits="input float16 or bfloat16 of 2 dimensions or more; smooth_scales of its last size, or "
+    "one row for each group; its last size a multiple of 8 for dst_type quint4x2. A row of zeros "
+    "gives zeros and the scale 0.",
+    missing="dst_type other than int8 and quint4x2, quant_mode other than pertoken, dst_type_max.",
 )
 def npu_dynamic_quant(
-    x: torch.Tensor,
+    input: torch.Tensor,
     *,
     smooth_scales: torch.Tensor | None = None,
     group_index: torch.Tensor | None = None,
     dst_type: torch.dtype | None = None,
+    quant_mode: str = "pertoken",
+    dst_type_max: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise each row to int8 or int4 by its largest magnitude.
 
     group_index: ends of groups of rows; row i of smooth_scales is for group i.
 
-    Returns int8 of x's shape, or int32 that holds int4 (its last size an eighth of x's), and
-    float32 scales of x's shape without its last dimension.
+    Returns int8 of input's shape, or int32 that holds int4 (its last size an eighth of input's),
+    and float32 scales of input's shape without its last dimension.
     """
     if dst_type not in (None, torch.int8, torch.quint4x2):
         raise NotImplementedError(
             f"emulated NPU has no torch_npu.npu_dynamic_quant with dst_type {dst_type}; it has "
             f"int8 and quint4x2"
         )
-    wide = x.float()
+    if quant_mode != "pertoken":
+        raise NotImplementedError(
+            f"emulated NPU has no torch_npu.npu_dynamic_quant with quant_mode {quant_mode}; it has "
+            f"pertoken"
+        )
+    require_absent("npu_dynamic_quant", dst_type_max=dst_type_max)
+    wide = input.float()
     if smooth_scales is not None:
         factors = smooth_scales.float()
         if group_index is not None:
-            rows = torch.arange(x.numel() // x.shape[-1], dtype=group_index.dtype)
+            rows = torch.arange(input.numel() // input.shape[-1], dtype=group_index.dtype)
             groups = torch.searchsorted(group_index, rows, right=True)
             factors = factors[groups].view_as(wide)
         wide = wide * factors
@@ -80,26 +89,26 @@ def quantise_rows(wide: torch.Tensor, highest: int = INT8_MAX) -> tuple[torch.Te
 
 @npu_dynamic_quant.check
 def _check_dynamic_quant(
-    x: torch.Tensor,
+    input: torch.Tensor,
     smooth_scales: torch.Tensor | None,
     group_index: torch.Tensor | None,
     dst_type: torch.dtype | None,
 ) -> None:
-    require_dtype("x", x, HALF_FLOATS)
-    require(x.dim() > 1, f"x has {x.dim()} dimension; it must have 2 or more")
+    require_dtype("input", input, HALF_FLOATS)
+    require(input.dim() > 1, f"input has {input.dim()} dimension; it must have 2 or more")
     if dst_type == torch.quint4x2:
-        require_multiple("x's last size", x.shape[-1], int4.IN_INT32)
+        require_multiple("input's last size", input.shape[-1], int4.IN_INT32)
     if smooth_scales is None:
         require(group_index is None, "group_index is given without smooth_scales; give both")
         return
     require_dtype("smooth_scales", smooth_scales, HALF_FLOATS)
     if group_index is None:
-        require_shape("smooth_scales", smooth_scales, (x.shape[-1],))
+        require_shape("smooth_scales", smooth_scales, (input.shape[-1],))
         return
     require_dtype("group_index", group_index, (torch.int32,))
-    require_shape("smooth_scales", smooth_scales, (group_index.numel(), x.shape[-1]))
+    require_shape("smooth_scales", smooth_scales, (group_index.numel(), input.shape[-1]))
     ends = group_index.tolist()
-    rows = x.numel() // x.shape[-1]
+    rows = input.numel() // input.shape[-1]
     require(
         ends == sorted(ends) and ends[-1] == rows,
         f"group_index is {ends}; it must rise and end with the number of rows, {rows}",
@@ -111,6 +120,7 @@ def _check_dynamic_quant(
     source="op-plugin docs: torch_npu.npu_dynamic_block_quant (Atlas A2, A3)",
     limits="x float16 or bfloat16 of 2 or 3 dimensions; min_scale not negative; round_mode rint; "
     "dst_type 1 (int8); row_block_size 1; col_block_size 128. A block of zeros gives zeros.",
+    missing="dst_type_max.",
 )
 def npu_dynamic_block_quant(
     x: torch.Tensor,
@@ -120,6 +130,7 @@ def npu_dynamic_block_quant(
     dst_type: int | torch.dtype = BLOCK_INT8,
     row_block_size: int = 1,
     col_block_size: int = BLOCK_COLUMNS,
+    dst_type_max: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise each block of 128 columns of a row to int8 by its largest magnitude.
 
@@ -127,6 +138,7 @@ def npu_dynamic_block_quant(
     what a block is to be multiplied with (the documentation's example; its formula has the
     reciprocal).
     """
+    require_absent("npu_dynamic_block_quant", dst_type_max=dst_type_max)
     columns = x.shape[-1]
     # The last block may be narrower; zeros do not change a largest magnitude.
     wide = torch.nn.functional.pad(x.float(), (0, -columns % col_block_size))
@@ -252,7 +264,7 @@ def int8_product(
     limits="x1, x2 int8 of 2 to 6 dimensions, or both int4 held by int32: x1 (m, k / 8), "
     "contiguous, x2 (k, n / 8), or (n, k / 8) transposed, told by its strides; scale of 1 or n "
     "elements; pertoken_scale float32, of m elements.",
-    missing="int64 scales, group_sizes.",
+    missing="int64 scales, group_sizes, dtypes of operands, y_scale.",
 )
 def npu_quant_matmul(
     x1: torch.Tensor,
@@ -263,7 +275,12 @@ def npu_quant_matmul(
     pertoken_scale: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     output_dtype: torch.dtype | None = None,
+    x1_dtype: int | None = None,
+    x2_dtype: int | None = None,
+    pertoken_scale_dtype: int | None = None,
+    scale_dtype: int | None = None,
     group_sizes: list[int] | None = None,
+    y_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """(x1 @ x2 + bias if int32) * scale * pertoken_scale + (bias if float, or offset).
 
@@ -274,6 +291,14 @@ def npu_quant_matmul(
             f"emulated NPU has no torch_npu.npu_quant_matmul with {scale.dtype} scales and "
             f"group_sizes {group_sizes}; it has float scales"
         )
+    require_absent(
+        "npu_quant_matmul",
+        x1_dtype=x1_dtype,
+        x2_dtype=x2_dtype,
+        pertoken_scale_dtype=pertoken_scale_dtype,
+        scale_dtype=scale_dtype,
+        y_scale=y_scale,
+    )
     if x1.dtype == int4.CARRIER:
         x1, x2 = int4.unpack(x1), int4.unpack_matrix(x2)
     integer_bias = bias if bias is not None and bias.dtype == torch.int32 else None

@@ -34,7 +34,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
@@ -61,7 +61,8 @@ class OperatorEntry:
 
     source: where its semantics are documented. limits: what the strict check allows, and where the
     emulation follows hardware rather than documentation. missing: what raises NotImplementedError.
-    host_arguments: arguments that live on the host. writes: arguments written in place.
+    host_arguments: arguments that live on the host. writes: arguments written in place. options:
+    what a kernel with ``**options`` takes by keyword, and the defaults.
     """
 
     name: str
@@ -74,6 +75,7 @@ class OperatorEntry:
     writes: tuple[str, ...]
     module: str
     launches: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict, compare=False)
     function: Operator[..., Any] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -325,6 +327,7 @@ def operator(
     host_arguments: tuple[str, ...] = (),
     writes: tuple[str, ...] = (),
     launches: bool = True,
+    options: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[P, R]], Operator[P, R]]:
     """Register a kernel as an operator; see the top of this file and OperatorEntry.
 
@@ -335,7 +338,7 @@ def operator(
         _require_parameters(name, kernel, (*host_arguments, *writes))
         entry = OperatorEntry(
             name, namespace, overload, source, limits, missing, host_arguments, writes,
-            kernel.__module__, launches,
+            kernel.__module__, launches, options or {},
         )  # fmt: skip
         if entry.key in OPERATORS:
             raise ValueError(f"operator {entry.key} is already in {OPERATORS[entry.key].module}")

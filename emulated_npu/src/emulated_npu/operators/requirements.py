@@ -21,6 +21,15 @@ def require(condition: bool, message: str) -> None:
         raise OperatorArgumentError(message)
 
 
+def require_absent(operator: str, **arguments: object) -> None:
+    """Raise NotImplementedError for an argument that the operator has and the emulation has not."""
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) or value:
+            raise NotImplementedError(
+                f"emulated NPU: {operator} with {name} is not emulated; call it without"
+            )
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 

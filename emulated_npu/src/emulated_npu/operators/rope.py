@@ -132,7 +132,6 @@ def npu_apply_rotary_pos_emb(
     key: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    *,
     layout: str = "BSND",
     rotary_mode: str = "half",
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -210,7 +209,7 @@ def _npu_rotary_embedding(
     key: torch.Tensor,
     head_size: int,
     cos_sin_cache: torch.Tensor,
-    is_neox_style: bool = True,
+    is_neox_style: bool,
 ) -> None:
     """Rotate query and key in place. The cache's rows are cos and sin, a half each."""
     cos, sin = cos_sin_cache.index_select(0, positions.flatten().long()).chunk(2, -1)

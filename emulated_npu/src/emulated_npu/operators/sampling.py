@@ -24,7 +24,7 @@ from emulated_npu.operators.requirements import (
     "without top-k: accepted.",
 )
 def npu_top_k_top_p(
-    logits: torch.Tensor, p: torch.Tensor | None, k: torch.Tensor | None
+    logits: torch.Tensor, p: torch.Tensor | None = None, k: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Set to -inf what is not among the k largest, then the tail of mass at most 1 - p.
 

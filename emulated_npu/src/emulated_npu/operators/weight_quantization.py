@@ -11,6 +11,7 @@ from emulated_npu.operators.registry import operator
 from emulated_npu.operators.requirements import (
     HALF_FLOATS,
     require,
+    require_absent,
     require_dtype,
     require_range,
     require_rank,
@@ -31,7 +32,7 @@ GROUP_MULTIPLE = 32
     "antiquant_offset of x's dtype, (1,) or (1, 1), (n,) or (1, n), or (ceil(k / group), n) "
     "with antiquant_group_size a multiple of 32 below k. bias (n,) or (1, n), float16 for float16, "
     "float32 for bfloat16.",
-    missing="int64 antiquant_scale, quant_scale and quant_offset.",
+    missing="int64 antiquant_scale, quant_scale, quant_offset and weight_dtype.",
 )
 def npu_weight_quant_batchmatmul(
     x: torch.Tensor,
@@ -43,6 +44,7 @@ def npu_weight_quant_batchmatmul(
     bias: torch.Tensor | None = None,
     antiquant_group_size: int = 0,
     inner_precise: int = 0,
+    weight_dtype: int | None = None,
 ) -> torch.Tensor:
     """x @ ((weight + antiquant_offset) * antiquant_scale) + bias: (m, n), of x's dtype.
 
@@ -51,6 +53,7 @@ def npu_weight_quant_batchmatmul(
     """
     if quant_scale is not None or quant_offset is not None:
         raise NotImplementedError(f"emulated NPU has no torch_npu.{NAME} with quant_scale")
+    require_absent(NAME, weight_dtype=weight_dtype)
     integers = int4.unpack_matrix(weight) if weight.dtype == int4.CARRIER else weight
     values = integers.float()
     if antiquant_offset is not None:
