@@ -51,7 +51,7 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
     },
     "caches from a plan in model runner V2": {
-        f"{RUNNER_V2}.kv_cache.planned_caches:PlannedCaches.allocate="
+        f"{RUNNER_V2}.planned_caches:PlannedCaches.allocate="
         "lambda self, host, *given: host(*given)": (
             "vllm.v1.worker.gpu.attn_utils:allocate_kv_cache",
         ),
@@ -65,20 +65,19 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
     },
     "hidden states of any target in model runner V2": {
-        f"{RUNNER_V2}.patches.auxiliary_states:with_auxiliary_states": (
+        f"{RUNNER_V2}.patches.speculators:with_auxiliary_states": (
             f"{STOCK_RUNNER_V2}:set_eagle3_aux_hidden_state_layers",
         ),
     },
     "KV groups of target and draft": {
-        f"{ADAPTER_0_30}.kv_cache.mla_specs:corrected_specs=lambda specs, layers: dict(specs)": (
-            f"{STOCK_RUNNER}.get_kv_cache_spec",
-        ),
-        f"{ADAPTER_0_30}.kv_cache.mla_specs:size_of_index_keys": (
+        f"{ADAPTER_0_30}.kv_cache.planned_specs:corrected_specs="
+        "lambda specs, layers: dict(specs)": (f"{STOCK_RUNNER}.get_kv_cache_spec",),
+        f"{ADAPTER_0_30}.kv_cache.planned_specs:size_of_index_keys": (
             f"{STOCK_RUNNER}.get_kv_cache_spec",
         ),
     },
     "latent attention that rotates nothing": {
-        f"{ADAPTER_0_23}.patches.identity_rope:record_identity_rope": (),
+        f"{ADAPTER_0_23}.patches.target_fixes:record_identity_rope": (),
     },
     "pages that groups share": {
         f"{PAGES}.__init__=lambda pool, stock, _: vars(pool).update(vars(stock))": (
@@ -100,7 +99,7 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.drafting.draft:AscendDraft.begin_later_passes": (
             "vllm_ascend.ascend_forward_context:_EXTRA_CTX",
         ),
-        f"{ADAPTER_0_30}.drafting.mixed_draft:send_tokens_to_experts": (
+        f"{ADAPTER_0_30}.drafting.host:send_tokens_to_experts": (
             "vllm_ascend.ascend_forward_context:_EXTRA_CTX",
         ),
         f"{COMMON}.drafting.capture_adapters:use": (
@@ -115,7 +114,7 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         for name in ROTARY_GLOBALS
     },
     "metadata of the target's pass in model runner V2": {
-        f"{RUNNER_V2}.target_groups:without_layers=lambda groups, layers: groups": (
+        f"{RUNNER_V2}.planned_caches:without_layers=lambda groups, layers: groups": (
             f"{STOCK_RUNNER_V2}:GPUModelRunner.execute_model",
         ),
     },
@@ -138,7 +137,9 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "our platform, worker and model runner": {
         "mkv_ascend.adapters.platform_slot:claim": ("vllm_ascend:register",),
-        f"{ADAPTER_0_30}.patches.own_options:accept": ("vllm_ascend.ascend_config:AscendConfig",),
+        "mkv_ascend.adapters.vllm_ascend_0_30.ascend_options:accept": (
+            "vllm_ascend.ascend_config:AscendConfig",
+        ),
     },
     "proposals over several KV groups, from one plan": {
         f"{COMMON}.drafting.mask_tokens:MaskTokensDraft.bind_layers": (
@@ -185,7 +186,7 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.attention.layers:_bound_the_window": (
             f"{ATTENTION}:AscendAttentionBackendImpl.__init__",
         ),
-        f"{ADAPTER_0_30}.attention.symmetric_windows:implementation=lambda base: base": (
+        f"{ADAPTER_0_30}.patches.mask_tokens:implementation=lambda base: base": (
             f"{ATTENTION}:AscendAttentionBackendImpl.forward_fused_infer_attention",
         ),
     },

@@ -193,7 +193,7 @@ def test_drafting_layers_have_this_ranks_positions_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """vllm-ascend adds up the ranks' rows, as if each had a part of every one."""
-    module = hosts.module("drafting.ranked_draft")
+    module = hosts.module("drafting.host")
     group = SimpleNamespace(world_size=2, rank_in_group=1)
     monkeypatch.setattr(module, "get_tp_group", lambda: group)
     extra = SimpleNamespace(pad_size=1, flash_comm_v1_enabled=True)

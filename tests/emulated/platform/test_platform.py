@@ -335,9 +335,9 @@ def as_vllm_itself_says(config):
 def test_a_head_that_vllm_ascend_has_forgotten_is_remembered(model_type, architecture):
     from vllm.config import SpeculativeConfig
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.patches import forgotten_heads
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import start_up
 
-    forgotten_heads.remember_heads.apply()
+    start_up.remember_heads.apply()
     target = PretrainedConfig(
         num_hidden_layers=4,
         num_nextn_predict_layers=2,

@@ -25,7 +25,7 @@ GRAPHS = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 8, 16)}
 @pytest.fixture
 def with_triton(monkeypatch):
     """The module of the patch, as where vLLM finds Triton."""
-    module = hosts.module("patches.convolution_update")
+    module = hosts.module("patches.recurrent")
     monkeypatch.setattr(module, "HAS_TRITON", True)
     return module
 

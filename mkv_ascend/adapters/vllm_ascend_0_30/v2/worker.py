@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MkvWorkerV2: the worker of vllm-ascend 0.30.0rc2 with model runner V2, and our patches."""
+"""The worker of vllm-ascend 0.30.0rc2 with model runner V2, our patches, and adapters of rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.worker.gpu import attn_utils
+from vllm.v1.worker.gpu.lora_utils import LoraState
 from vllm_ascend.worker.worker import NPUWorker
 
 from mkv_ascend.adapters.common import (
@@ -34,39 +36,99 @@ from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other
 from mkv_ascend.adapters.common.rebuilding_states import note_requests
 from mkv_ascend.adapters.common.sleeping import SleepingDraft
 from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
-from mkv_ascend.adapters.patching import override, replaced
+from mkv_ascend.adapters.patching import override, record, replaced
 from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.vllm_ascend_0_30.common import draft_weights
-from mkv_ascend.adapters.vllm_ascend_0_30.common.graphs_asleep import graphs_sleep
+from mkv_ascend.adapters.vllm_ascend_0_30.common.draft_weights import graphs_sleep
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.adapted_rows import AdaptersOfRows
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.scheduled_counts import ScheduledDrafts
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
-    ALLOCATION,
-    PlannedCaches,
-    pages_of_any_sizes,
+from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import ScheduledDrafts
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import graphs, recurrent, speculators
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.recurrent import (
+    REQUESTS_BEHIND_HITS,
+    name_rows,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import in_worker
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import (
-    ASKED,
-    with_auxiliary_states,
-)
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.speculators import ASKED, with_auxiliary_states
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.stages import (
     do_without_missing_kinds,
     take_back_on_the_host,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.states_behind_hits import (
-    REQUESTS_BEHIND_HITS,
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.planned_caches import (
+    ALLOCATION,
+    PlannedCaches,
+    pages_of_any_sizes,
+    without_layers,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.verifying_rows import name_rows
 from mkv_ascend.attention.report import LayerRow
 
 if TYPE_CHECKING:
+    from vllm.lora.request import LoRARequest
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
     from mkv_ascend.adapters.common.drafting.assembly import Assembly
+
+
+# Which adapter (LoRA) each row of logits has, where requests have several such rows.
+
+ADAPTED = record(
+    name="adapters of verify steps in model runner V2",
+    target=(
+        "vllm.v1.worker.gpu.lora_utils:LoraState.__init__",
+        "vllm.v1.worker.gpu.lora_utils:LoraState.make_lora_inputs",
+    ),
+    reads=(
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner.gather_batch_req_state",
+        "vllm_ascend.lora.punica_npu:PunicaWrapperNPU.add_lora_logits",
+    ),
+)
+
+
+class AdaptersOfRows(LoraState):
+    """Names an adapter for each row of logits.
+
+    Args:
+        requests: the runner's table of requests.
+    """
+
+    @override(ADAPTED)
+    def __init__(self, requests: Any) -> None:
+        super().__init__(requests.max_num_reqs)
+        self._requests = requests
+
+    @override(ADAPTED)
+    def make_lora_inputs(
+        self, req_ids: list[str], idx_mapping: np.ndarray, num_scheduled_tokens: np.ndarray
+    ) -> tuple[tuple[int, ...], tuple[int, ...], set[LoRARequest]]:
+        """Adapters of rows of logits, of tokens, and those of all.
+
+        A request that decodes has a row for each of its tokens, a chunk of a prompt has one.
+        """
+        requests = self._requests
+        computed = requests.num_computed_prefill_tokens[idx_mapping]
+        decodes = computed >= requests.prefill_len.np[idx_mapping]
+        rows = np.where(decodes, num_scheduled_tokens, 1)
+        _, tokens, adapters = super().make_lora_inputs(req_ids, idx_mapping, num_scheduled_tokens)
+        return tuple(self.lora_ids[idx_mapping].repeat(rows)), tokens, adapters
+
+
+# Which patches a worker process with model runner V2 needs before a model is built.
+
+
+def apply_patches() -> None:
+    """Apply them. Idempotent."""
+    in_worker.apply()
+    speculators.make_speculator.apply()
+    graphs.update_for_verify_steps.apply()
+    recurrent.sort_rows.apply()
+    graphs.offer_graphs_of_each_count.apply()
+    graphs.note_by_graph.apply()
+    recurrent.has_room.apply()
+    recurrent.capture_any_count.apply()
+    speculators.rotate_without_the_kernel.apply()
+
+
+# MkvWorkerV2: the worker of vllm-ascend 0.30.0rc2 with model runner V2, and our patches.
 
 
 class MkvWorkerV2(NPUWorker):
@@ -76,7 +138,7 @@ class MkvWorkerV2(NPUWorker):
 
     @override(OURS)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        in_worker.apply()
+        apply_patches()
         super().__init__(*args, **kwargs)
         self.sleeping_draft = SleepingDraft()
 
