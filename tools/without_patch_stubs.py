@@ -35,17 +35,18 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.drafting.families:use_draft_recurrent_specs": (
             "vllm.model_executor.layers.mamba.abstract:MambaBase.get_kv_cache_spec",
         ),
-        f"{COMMON}.patches.expert_groups:make_for_draft": ("vllm.distributed.parallel_state:_EP",),
+        f"{COMMON}.patches.experts:make_for_draft": ("vllm.distributed.parallel_state:_EP",),
         f"{COMMON}.drafting.staying_experts:unmoved_experts=contextlib.nullcontext": (
             "vllm_ascend.eplb.adaptor.vllm_adaptor:VllmEplbAdaptor._registered_moe_layers",
         ),
     },
     "blocks of a draft's states": {
-        f"{COMMON}.patches.draft_state_blocks:DraftRecurrentSpec.prefix_cacheable="
-        "lambda spec: True": ("vllm.v1.kv_cache_interface:KVCacheSpec.prefix_cacheable",),
+        f"{COMMON}.patches.prefix_hits:DraftRecurrentSpec.prefix_cacheable=lambda spec: True": (
+            "vllm.v1.kv_cache_interface:KVCacheSpec.prefix_cacheable",
+        ),
     },
     "heads of two sizes": {
-        f"{COMMON}.patches.two_head_sizes:drop_rows_of_other_sizes": (
+        f"{COMMON}.patches.attention:drop_rows_of_other_sizes": (
             f"{ROTARY}:_cos",
             f"{ROTARY}:_sin",
         ),
@@ -150,19 +151,19 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
     },
     "states go on from what was accepted": {
-        f"{COMMON}.patches.accepted_tokens:with_accepted_tokens": (
+        f"{COMMON}.patches.recurrent:with_accepted_tokens": (
             "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.build",
             "vllm.v1.attention.backends.mamba2_attn:Mamba2AttentionMetadataBuilder.build",
         ),
     },
     "values of another head size than keys": {
-        f"{COMMON}.patches.value_head_size:size_the_output": (
+        f"{COMMON}.patches.attention:size_the_output": (
             f"{ATTENTION}:AscendAttentionBackendImpl.__init__",
         ),
     },
     "verify steps on keys and values of 8 bits": {
         **{
-            f"{COMMON}.patches.int8_verify_steps:_Replacements.{ours}="
+            f"{COMMON}.patches.quantized:_Replacements.{ours}="
             "lambda self, stock, *given, **named: stock(*given, **named)": (
                 f"{ATTENTION}:AscendC8AttentionBackendImpl.{theirs}",
             )
@@ -172,13 +173,12 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
                 ("captured", "full_graph_fia"),
             )
         },
-        f"{COMMON}.patches.int8_verify_steps:_view_of_its_blocks="
-        "lambda stock, *given: stock(*given)": (
+        f"{COMMON}.patches.quantized:_view_of_its_blocks=lambda stock, *given: stock(*given)": (
             f"{ATTENTION}:AscendC8AttentionBackendImpl._nz_5d_view",
         ),
     },
     "verify steps of any method in full graphs": {
-        f"{COMMON}.target_graphs:take_lengths_on_the_host": (
+        f"{COMMON}.graphs:take_lengths_on_the_host": (
             f"{ATTENTION}:AscendAttentionMetadataBuilder.__init__",
         ),
     },

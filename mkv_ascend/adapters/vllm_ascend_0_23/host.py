@@ -108,7 +108,7 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
         serves_drafts_in_stages,
     )
     from mkv_ascend.adapters.common.patches import acceptance_by_count
-    from mkv_ascend.adapters.common.patches.hashes_ahead import tells_all
+    from mkv_ascend.adapters.common.patches.prefix_hits import tells_all
     from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
         pipeline,

@@ -15,7 +15,7 @@ from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.runner_host import RunnerHost
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.engine_core import why_not_planned
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.in_worker import (
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.worker_caches import (
     POOL,
     corrected_specs,
     slots_in_one_launch,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mkv_ascend.adapters.common.attention import backends
+from mkv_ascend.adapters.common.attention import backends, layers
 from mkv_ascend.adapters.patching import expect, record
 from mkv_ascend.layout.kind import Kind
 
@@ -95,6 +95,12 @@ OF_THE_GROUP = record(
     name="block size of sparse attention's builders",
     target="vllm_ascend.attention.sfa_v1:AscendSFABackend.get_builder_cls",
 )
+
+
+def install() -> None:
+    """Leave shared caches to their owners, and derive those builders, too. Idempotent."""
+    layers.also_change(leave_the_cache_to_its_owner)
+    read_it_from_the_group()
 
 
 def read_it_from_the_group() -> None:

@@ -21,7 +21,12 @@ from vllm_ascend.ascend_forward_context import _EXTRA_CTX, MoECommType
 from vllm_ascend.ops.fused_moe import moe_comm_method, moe_mlp
 from vllm_ascend.ops.fused_moe.moe_comm_method import FusedExpertsResult
 
-from mkv_ascend.adapters.common import experts_without_gates
+from mkv_ascend.adapters.common.patches.experts import (
+    ALLOWED,
+    activated,
+    has_no_gate,
+    lacks_the_first_matrix,
+)
 from mkv_ascend.adapters.patching import patch, record, replaced
 
 if TYPE_CHECKING:
@@ -46,12 +51,12 @@ if TYPE_CHECKING:
 def activate_all_rows(original: Any, *args: Any, **kwargs: Any) -> Any:
     """``unquant_apply_mlp`` with vLLM's own activation where there is no gate."""
     activation = inspect.signature(original).bind(*args, **kwargs).arguments.get("activation")
-    if not experts_without_gates.has_no_gate(activation):
+    if not has_no_gate(activation):
         return original(*args, **kwargs)
     # All that is called of it: the two products, and the gated activation between them.
     instead = SimpleNamespace(
         npu_grouped_matmul=torch_npu.npu_grouped_matmul,
-        npu_swiglu=partial(experts_without_gates.activated, activation),
+        npu_swiglu=partial(activated, activation),
     )
     with replaced(moe_mlp, "torch_npu", instead):
         return original(*args, **kwargs)
@@ -64,9 +69,9 @@ def _build_on_this_device(original: Any, experts: Any, *args: Any, **kwargs: Any
         original(experts, *args, **kwargs)
         return
     shared: Any = kwargs.get("shared_experts")
-    if experts_without_gates.lacks_the_first_matrix(shared):
+    if lacks_the_first_matrix(shared):
         object.__setattr__(shared, "gate_up_proj", shared.up_proj)
-    with replaced(fused_moe_layer, "current_platform", experts_without_gates.ALLOWED):
+    with replaced(fused_moe_layer, "current_platform", ALLOWED):
         original(experts, *args, **kwargs)
 
 

@@ -4,14 +4,10 @@
 from __future__ import annotations
 
 from mkv_ascend.adapters.common.attention import layers
-from mkv_ascend.adapters.common.patches import (
-    bound_caches,
-    sampled_rows,
-    target_state_groups,
-    value_head_size,
-)
+from mkv_ascend.adapters.common.patches import attention as attention_of_all_hosts
+from mkv_ascend.adapters.common.patches import sampled_rows
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting import shared_context
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import in_worker
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import worker_caches
 from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     attention,
     experts,
@@ -23,33 +19,23 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     target_fixes,
 )
 
+PATCHES = (
+    layers.choose_backend,
+    attention_of_all_hosts.bind_as_layers_take,
+    attention_of_all_hosts.project_values,
+    experts.activate_all_rows,
+    experts.tell_the_layer,
+    pipeline.give_each_an_attention_group,
+    sampled_rows.swap_both_masks,
+    shared_context.mask_by_stretches,
+    worker_caches.keep_the_pool_closed,
+    start_up.hash_the_draft,
+)
+
 
 def apply() -> None:
     """Apply them. Idempotent."""
-    layers.choose_backend.apply()
-    bound_caches.bind_as_layers_take.apply()
-    recurrent.no_verify_steps.apply()
-    layers.also_change(attention.leave_the_cache_to_its_owner)
-    attention.read_it_from_the_group()
-    target_fixes.spec_without_mla.apply()
-    value_head_size.project_values.apply()
-    sparse_counts.install()
-    experts.activate_all_rows.apply()
-    experts.tell_the_layer.apply()
-    target_fixes.count_attentions.apply()
-    target_fixes.skip_the_drafting_layer.apply()
-    target_fixes.install()
-    target_fixes.ask_the_router.apply()
-    recurrent.blocks_without_alignment.apply()
-    recurrent.remember_drafted.apply()
-    recurrent.rows_that_verify.apply()
-    recurrent.install()
-    pipeline.give_each_an_attention_group.apply()
-    quantized.install()
-    target_fixes.capture_as_if_with_sinks.apply()
-    quantized.read_descriptions.apply()
-    target_state_groups.groups_that_move.apply()
-    sampled_rows.swap_both_masks.apply()
-    shared_context.mask_by_stretches.apply()
-    in_worker.keep_the_pool_closed.apply()
-    start_up.hash_the_draft.apply()
+    for patch in PATCHES:
+        patch.apply()
+    for feature in (attention, target_fixes, recurrent, quantized, sparse_counts):
+        feature.install()

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.adapters.common import platform
-from mkv_ascend.adapters.common.patches import verify_steps_in_flight
+from mkv_ascend.adapters.common import pipeline, platform
 from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.adapters.patching import patch
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 # The first two are applied in the front process, the last one in workers, all others in the engine
 # core of a target in stages that has a draft.
-# What they do stands in ``common/patches/verify_steps_in_flight.py``.
+# What they do stands in ``common/pipeline.py``.
 
 SERVED_BY_US = ("auto", platform.STOCK_WORKER, WORKER)
 
@@ -59,15 +58,15 @@ def on_one_stage(original: Any, target: ParallelConfig, ranks: int) -> ParallelC
 def hold_back(original: Any, scheduler: Any, scheduled: Any) -> None:
     """As vLLM's; requests of a verify step then wait for its output."""
     original(scheduler, scheduled)
-    verify_steps_in_flight.hold_back(scheduler, scheduled)
+    pipeline.hold_back(scheduler, scheduled)
 
 
 @hold_back.also(target="vllm.v1.core.sched.scheduler:Scheduler.update_from_output")
 def update_from_output(original: Any, scheduler: Any, scheduled: Any, output: Any) -> Any:
     """As vLLM's, between the end of waiting and the draft tokens that came with the output."""
-    verify_steps_in_flight.release(scheduler, scheduled)
+    pipeline.release(scheduler, scheduled)
     taken_in = original(scheduler, scheduled, output)
-    verify_steps_in_flight.hand_out(scheduler, output)
+    pipeline.hand_out(scheduler, output)
     return taken_in
 
 

@@ -16,9 +16,8 @@ from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 from vllm_ascend.compilation import acl_graph
 from vllm_ascend.utils import weak_ref_tensors
 
-from mkv_ascend.adapters.common.patches import int8_verify_steps
-from mkv_ascend.adapters.common.patches.int8_verify_steps import launch_arguments
-from mkv_ascend.adapters.common.patches.names_of_drafts import by_name_in_checkpoint
+from mkv_ascend.adapters.common.patches import quantized
+from mkv_ascend.adapters.common.patches.quantized import by_name_in_checkpoint, launch_arguments
 from mkv_ascend.adapters.patching import patch
 
 # Captured launches with several queries per request on keys and values of 8 bits.
@@ -43,8 +42,9 @@ class Int8Launch:
 
 def install() -> None:
     """Apply the patches. Idempotent."""
-    int8_verify_steps.install(capture)
+    quantized.install(capture)
     update_int8_launches.apply()
+    read_descriptions.apply()
 
 
 def capture(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mkv_ascend.adapters.common.verifying_rows import in_prompts
+from mkv_ascend.adapters.common.batch_rows import in_prompts
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import patch
 
@@ -245,18 +245,26 @@ def no_verify_steps(
 #
 # A chunk of ``1 + K`` tokens counts as a verification with its last token accepted. So it goes on
 # from column ``K`` of the request's block table, while the chunk before it left its state in
-# column 0. Here it stays a chunk of a prompt. Other rows: ``common/patches/gdn_rows.py``.
+# column 0. Here it stays a chunk of a prompt. Other rows: ``common/patches/recurrent.py``.
 
 
 def install() -> None:
-    """Replace vllm-ascend's methods, where the device has them. Idempotent."""
+    """Apply the patches of a worker, those of gated delta nets where it has them. Idempotent."""
     from vllm_ascend.utils import is_310p
 
-    from mkv_ascend.adapters.common.patches import gdn_rows
+    from mkv_ascend.adapters.common.patches import recurrent
 
+    for one in (
+        recurrent.groups_that_move,
+        no_verify_steps,
+        blocks_without_alignment,
+        remember_drafted,
+        rows_that_verify,
+    ):
+        one.apply()
     if is_310p():
         return  # the 310P has a builder and layers of its own
-    gdn_rows.apply()
+    recurrent.apply()
     no_chunk_verifies.apply()
 
 

@@ -137,7 +137,15 @@ def count_attentions(original: Any, name: str, *args: Any) -> int:
 
 
 def install() -> None:
-    """Wrap what openPangu's layer inherits, and leave DeepSeek's alone. Idempotent."""
+    """Apply the patches; that of openPangu leaves DeepSeek's layers alone. Idempotent."""
+    for one in (
+        spec_without_mla,
+        count_attentions,
+        skip_the_drafting_layer,
+        ask_the_router,
+        capture_as_if_with_sinks,
+    ):
+        one.apply()
     # Behind vllm-ascend's class, from which it derives where that was there first.
     from vllm.model_executor.models.openpangu_mtp import OpenPanguMultiTokenPredictorLayer
 

@@ -16,26 +16,18 @@ from vllm.v1.worker.gpu import attn_utils
 from vllm.v1.worker.gpu.lora_utils import LoraState
 from vllm_ascend.worker.worker import NPUWorker
 
-from mkv_ascend.adapters.common import (
-    giving_up,
-    graph_memory,
-    pipeline,
-    replaced_weights,
-    start_up,
-    unfilled,
-    worker_answers,
-)
+from mkv_ascend.adapters.common import giving_up, graphs, pipeline, start_up, weights
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.failed_ranks import ending_unheard
+from mkv_ascend.adapters.common.graphs import take_lengths_on_the_host
 from mkv_ascend.adapters.common.judge import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import prepare_blocks
-from mkv_ascend.adapters.common.patches import expert_groups, gdn_rows
+from mkv_ascend.adapters.common.patches import experts, recurrent
+from mkv_ascend.adapters.common.patches.attention import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.patches.auxiliary_states import make_room_for_mtp
-from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.rebuilding_states import note_requests
 from mkv_ascend.adapters.common.sleeping import SleepingDraft
-from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
 from mkv_ascend.adapters.patching import override, record, replaced
 from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.vllm_ascend_0_30.common import draft_weights
@@ -43,7 +35,9 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.draft_weights import graphs_sle
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import ScheduledDrafts
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import graphs, recurrent, speculators
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import graphs as graphs_of_v2
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import recurrent as recurrent_of_v2
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import speculators
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.recurrent import (
     REQUESTS_BEHIND_HITS,
     name_rows,
@@ -112,20 +106,24 @@ class AdaptersOfRows(LoraState):
         return tuple(self.lora_ids[idx_mapping].repeat(rows)), tokens, adapters
 
 
-# Which patches a worker process with model runner V2 needs before a model is built.
+PATCHES = (
+    speculators.make_speculator,
+    speculators.rotate_without_the_kernel,
+    graphs_of_v2.update_for_verify_steps,
+    graphs_of_v2.offer_graphs_of_each_count,
+    graphs_of_v2.note_by_graph,
+    recurrent_of_v2.sort_rows,
+    recurrent_of_v2.has_room,
+    recurrent_of_v2.capture_any_count,
+)
+"""What this worker needs beside the patches of either runner, before a model is built."""
 
 
 def apply_patches() -> None:
     """Apply them. Idempotent."""
     in_worker.apply()
-    speculators.make_speculator.apply()
-    graphs.update_for_verify_steps.apply()
-    recurrent.sort_rows.apply()
-    graphs.offer_graphs_of_each_count.apply()
-    graphs.note_by_graph.apply()
-    recurrent.has_room.apply()
-    recurrent.capture_any_count.apply()
-    speculators.rotate_without_the_kernel.apply()
+    for patch in PATCHES:
+        patch.apply()
 
 
 # MkvWorkerV2: the worker of vllm-ascend 0.30.0rc2 with model runner V2, and our patches.
@@ -212,7 +210,7 @@ class MkvWorkerV2(NPUWorker):
             SelectionError: no backend fits a layer, or a pattern of ``attention.layers``
                 matches none.
         """
-        expert_groups.make_for_draft(self.vllm_config)
+        experts.make_for_draft(self.vllm_config)
         with with_auxiliary_states(self.vllm_config):
             super().load_model(*args, **kwargs)
         make_room_for_mtp(self.model_runner.model)
@@ -232,8 +230,8 @@ class MkvWorkerV2(NPUWorker):
         runner = self.model_runner
         take_back_on_the_host(runner, self.vllm_config)
         pipeline.share_embeddings(runner, runner.speculator)
-        unfilled.refuse(self.vllm_config, runner.speculator)
-        replaced_weights.warn(runner, runner.speculator)
+        weights.refuse(self.vllm_config, runner.speculator)
+        weights.warn(runner, runner.speculator)
 
     def _draft_layers(self) -> frozenset[str]:
         speculator = self.model_runner.speculator
@@ -246,12 +244,12 @@ class MkvWorkerV2(NPUWorker):
         )
 
     def attention_layers(self) -> list[dict[str, Any]]:
-        """See ``worker_answers``."""
-        return worker_answers.attention_layers(self.layer_rows())
+        """See ``start_up``."""
+        return start_up.attention_layers(self.layer_rows())
 
     def draft_replays(self) -> dict[str, Any]:
-        """See ``worker_answers``."""
-        return worker_answers.draft_replays(self.assembly())
+        """See ``start_up``."""
+        return start_up.draft_replays(self.assembly())
 
     @override(ALLOCATION)
     def get_kv_cache_spec(self) -> dict[str, Any]:
@@ -259,12 +257,12 @@ class MkvWorkerV2(NPUWorker):
         with pages_of_any_sizes() as self._unaligned:
             return planned_specs(self.vllm_config, super().get_kv_cache_spec, self._draft_layers())
 
-    @override(graph_memory.GRAPH_MEMORY)
+    @override(graphs.GRAPH_MEMORY)
     def determine_available_memory(self) -> int:
         """As vllm-ascend's, less what graphs will take; ends as ``execute_model`` does."""
         available = super().determine_available_memory
         with ending_unheard(self, starting=True):
-            return graph_memory.left_by_graphs(self, available, self._measure_graphs)
+            return graphs.left_by_graphs(self, available, self._measure_graphs)
 
     def _measure_graphs(self) -> int:
         """Bytes that graphs will take, as vLLM's model runner V2 measures it."""
@@ -272,7 +270,7 @@ class MkvWorkerV2(NPUWorker):
         runner = self.model_runner
         allocate = runner.initialize_kv_cache
         layers = self.vllm_config.compilation_config.static_forward_context.values()
-        before = graph_memory.LayersAsTheyWere(layers)
+        before = graphs.LayersAsTheyWere(layers)
 
         def allocate_few_blocks(kv_cache_config: KVCacheConfig, is_profiling: bool) -> None:
             with self._caches_from_a_plan(kv_cache_config):
@@ -347,6 +345,6 @@ class MkvWorkerV2(NPUWorker):
         do_without_missing_kinds(runner)
         groups = [group for kv_group in runner.attn_groups for group in kv_group]
         builders = [builder for group in groups for builder in group.metadata_builders]
-        gdn_rows.mark_builders(builders, name_rows)
+        recurrent.mark_builders(builders, name_rows)
         if runner.compilation_config.cudagraph_mode.has_full_cudagraphs():
             take_lengths_on_the_host(builders)

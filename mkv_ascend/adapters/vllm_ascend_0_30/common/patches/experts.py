@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from vllm.model_executor.layers.fused_moe import config
 
-from mkv_ascend.adapters.common import experts_without_gates
+from mkv_ascend.adapters.common.patches.experts import (
+    ALLOWED,
+    activated,
+    has_no_gate,
+    lacks_the_first_matrix,
+)
 from mkv_ascend.adapters.patching import patch, replaced
 
 # Experts without a gate are built, and activated without one.
@@ -31,8 +36,8 @@ def activate_all_rows(
     original: Any, given: Any, rows: torch.Tensor, quant_method: Any
 ) -> torch.Tensor:
     """``_unified_apply_activation`` with vLLM's own activation where there is no gate."""
-    if experts_without_gates.has_no_gate(given.activation):
-        return experts_without_gates.activated(given.activation, rows)
+    if has_no_gate(given.activation):
+        return activated(given.activation, rows)
     found: torch.Tensor = original(given, rows, quant_method)
     return found
 
@@ -44,7 +49,7 @@ def _name_the_first_matrix(
     original: Any, shared: Any, layer: Any, *args: Any, **kwargs: Any
 ) -> None:
     """``AscendSharedExperts.__init__``, which asks for a matrix with a gate."""
-    if experts_without_gates.lacks_the_first_matrix(layer):
+    if lacks_the_first_matrix(layer):
         object.__setattr__(layer, "gate_up_proj", layer.up_proj)
     original(shared, layer, *args, **kwargs)
 
@@ -57,7 +62,7 @@ def _build_on_this_device(original: Any, given: Any) -> None:
     if given.is_act_and_mul:
         original(given)
         return
-    with replaced(config, "current_platform", experts_without_gates.ALLOWED):
+    with replaced(config, "current_platform", ALLOWED):
         original(given)
 
 

@@ -67,7 +67,8 @@ WORKSPACE = "mkv_ascend: windows of rows that see those behind them"
 
 
 def install() -> None:
-    """Give layers of drafts with windows this implementation. Idempotent."""
+    """Rotate in place, and give layers of drafts with windows this implementation. Idempotent."""
+    rotate_in_place.apply()
     backends.WINDOWS_OF_DRAFTS["vllm_ascend.attention.attention_v1:AscendAttentionBackend"] = (
         implementation
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
-from mkv_ascend.adapters.common.patches import draft_state_blocks
-from mkv_ascend.adapters.common.patches.hashes_ahead import (
+from mkv_ascend.adapters.common.patches import prefix_hits
+from mkv_ascend.adapters.common.patches.prefix_hits import (
     hash_one_token_ahead,
     make_without_drops,
     tells_all,
@@ -45,12 +45,12 @@ class DraftRecurrentManager(MambaManager):
     @override(BLOCKS)
     def get_num_blocks_to_allocate(self, request_id: str, *_: Any, **__: Any) -> int:
         """Number of blocks that the request does not have yet."""
-        return draft_state_blocks.missing_blocks(self, request_id)
+        return prefix_hits.missing_blocks(self, request_id)
 
     @override(BLOCKS)
     def allocate_new_blocks(self, request_id: str, *_: Any, **__: Any) -> list[Any]:
         """Allocate all of a request's blocks at its beginning."""
-        return draft_state_blocks.allocate_all(self, request_id)
+        return prefix_hits.allocate_all(self, request_id)
 
     @override(BLOCKS)
     def cache_blocks(self, *_: Any, **__: Any) -> None:
@@ -65,13 +65,13 @@ class DraftRecurrentManager(MambaManager):
         """Take no block of a hit."""
 
 
-block_sizes_of_others = Patch(draft_state_blocks.HITS)
+block_sizes_of_others = Patch(prefix_hits.HITS)
 
 
 @block_sizes_of_others.also(target="vllm.v1.engine.core:resolve_kv_cache_block_sizes")
 def _block_sizes(original: Any, kv_cache_config: KVCacheConfig, vllm_config: Any) -> Any:
     """Block sizes for hits, of the groups that have a say."""
-    return draft_state_blocks.sizes_of_others(
+    return prefix_hits.sizes_of_others(
         original, DraftRecurrentManager, kv_cache_config, vllm_config
     )
 

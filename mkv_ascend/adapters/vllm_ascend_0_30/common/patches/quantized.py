@@ -13,9 +13,8 @@ import torch_npu
 from vllm_ascend.compilation.updatable_graph import get_capture_resource, register_task
 
 from mkv_ascend.adapters.common.attention import layers
-from mkv_ascend.adapters.common.patches import int8_verify_steps
-from mkv_ascend.adapters.common.patches.int8_verify_steps import launch_arguments
-from mkv_ascend.adapters.common.patches.names_of_drafts import by_name_in_checkpoint
+from mkv_ascend.adapters.common.patches import quantized
+from mkv_ascend.adapters.common.patches.quantized import by_name_in_checkpoint, launch_arguments
 from mkv_ascend.adapters.patching import Patch, record
 
 # Captured launches with several queries per request on keys and values of 8 bits.
@@ -47,8 +46,9 @@ class LengthsOfRequests:
 
 def install() -> None:
     """Apply the patches. Idempotent."""
-    int8_verify_steps.install(capture)
+    quantized.install(capture)
     layers.also_decide_cache_dtypes(as_described)
+    NAMES.apply()
 
 
 def as_described(arguments: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from vllm.triton_utils import HAS_TRITON
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import MambaSpec
 
-from mkv_ascend.adapters.common.patches import gdn_rows
+from mkv_ascend.adapters.common.patches import recurrent
 from mkv_ascend.adapters.patching import Patch, record
 
 # Updates of convolutions (Mamba2, LFM2) that go back to the last accepted token, beside Triton.
@@ -142,7 +142,7 @@ def refuse_other_states(specs: Mapping[str, Any], dtype: torch.dtype) -> None:
 # Kimi delta attention has their metadata, and a class of its own in vllm-ascend 0.30.0rc2.
 
 
-@gdn_rows.build_of_padded_rows.on_one_host(
+@recurrent.build_of_padded_rows.on_one_host(
     target="vllm_ascend.ops.kimi_kda:AscendKimiK3DeltaAttention._forward"
 )
 def _of_kimi_delta_attention(
@@ -156,7 +156,7 @@ def _of_kimi_delta_attention(
     **others: Any,
 ) -> None:
     """``g1``, ``beta`` and the output begin with an axis of one sequence; tokens come second."""
-    rows = gdn_rows.padded_rows_of(layer)
+    rows = recurrent.padded_rows_of(layer)
     if rows is None:
         original(layer, mixed_qkv, g1, g2, beta, core_attn_out, **others)
         return
@@ -170,12 +170,14 @@ def _of_kimi_delta_attention(
 
 
 def install() -> None:
-    """Replace vllm-ascend's methods, where the device has them. Idempotent."""
+    """Apply the patches, those of gated delta nets where the device has them. Idempotent."""
     from vllm_ascend.device.hardware_profile import (
         HardwareCapability,
         get_current_hardware_profile,
     )
 
+    UPDATES.apply()
+    recurrent.groups_that_move.apply()
     if get_current_hardware_profile().supports(HardwareCapability.GDN_COMPATIBILITY):
         return  # the 310P has a builder and layers of its own
-    gdn_rows.apply()
+    recurrent.apply()

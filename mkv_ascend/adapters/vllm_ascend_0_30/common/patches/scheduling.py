@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
-from mkv_ascend.adapters.common.patches.verify_steps_in_flight import hand_out
+from mkv_ascend.adapters.common.pipeline import hand_out
 from mkv_ascend.adapters.patching import patch
 
 # Keeps drafts that nobody made away from recurrent states.

@@ -19,7 +19,7 @@ from vllm.v1.worker.gpu.spec_decode.dflash.utils import load_dflash_model
 from vllm.v1.worker.gpu.spec_decode.eagle.utils import load_eagle_model
 from vllm.v1.worker.gpu.spec_decode.utils import get_pp_safe_draft_load_config
 
-from mkv_ascend.adapters.common import pipeline, unfilled
+from mkv_ascend.adapters.common import pipeline, weights
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting import padded_vocabulary
@@ -161,7 +161,7 @@ def load_draft(target: nn.Module, config: VllmConfig, *, replicated: bool) -> nn
         pipeline.whole(),
         HOST.building() as built,
         building(being_built),
-        unfilled.noted(),
+        weights.noted(),
         padded_vocabulary.loading(config.speculative_config.draft_model_config),
     ):
         if config.speculative_config.method == DRAFT_MODEL:

@@ -12,8 +12,8 @@ from typing import Any
 from vllm.config import CUDAGraphMode
 from vllm_ascend.compilation import acl_graph
 
-from mkv_ascend.adapters.common.padded_tokens import cover_rows
-from mkv_ascend.adapters.common.target_graphs import for_updates, have_readers, state_of
+from mkv_ascend.adapters.common.batch_rows import cover_rows
+from mkv_ascend.adapters.common.graphs import for_updates, have_readers, state_of
 from mkv_ascend.adapters.patching import patch, replaced
 
 # The target's verify steps in full graphs of model runner V2, whatever proposes the drafts.

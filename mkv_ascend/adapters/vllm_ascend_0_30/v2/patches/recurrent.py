@@ -79,7 +79,7 @@ def name_rows(common: Any, drafts: torch.Tensor, k: int) -> torch.Tensor:
 # A draft's recurrent states behind prefix hits, in model runner V2.
 #
 # What the target does with its own states there, and how the draft rebuilds its own, is the same
-# in both runners (``target_state_groups.py``, ``rebuilding_states.py``).
+# in both runners (``common/patches/recurrent.py``, ``rebuilding_states.py``).
 
 REQUESTS_BEHIND_HITS = record(
     name="states of a draft behind prefix hits in model runner V2",

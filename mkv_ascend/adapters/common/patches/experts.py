@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group of processes that a draft's experts need where the target has none.
-
-vLLM 0.23.0 makes the expert-parallel group only for a target with experts, and layers with experts
-ask for it when they are built. Expert parallelism itself vLLM refuses with such a target, so that
-all of a draft's experts are on every rank, each rank with its share of every expert.
-"""
+"""Experts: the group of processes that a draft's need, and experts without gates."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.config import set_current_vllm_config
 from vllm.distributed import parallel_state
+from vllm.model_executor.layers.fused_moe.activation import MoEActivation, apply_moe_activation
 
 from mkv_ascend.adapters.common.drafting.records import DRAFT_CONFIG
 from mkv_ascend.adapters.patching import expect
 
 if TYPE_CHECKING:
     from vllm.config import ParallelConfig, VllmConfig
+
+
+# The group of processes that a draft's experts need where the target has none.
+#
+# vLLM 0.23.0 makes the expert-parallel group only for a target with experts, and layers with
+# experts ask for it when they are built. Expert parallelism itself vLLM refuses with such a
+# target, so that all of a draft's experts are on every rank, each rank with its share of every
+# expert.
 
 
 def only_draft_has_experts(config: VllmConfig) -> bool:
@@ -61,3 +66,31 @@ def ranks_of_groups(parallel: ParallelConfig, world_size: int) -> list[list[int]
         ranks.transpose(1, 2).reshape(-1, parallel.data_parallel_size * inner).tolist()
     )
     return groups
+
+
+# Experts of two matrices, without a gate, as Nemotron-H's (squared ReLU between them).
+#
+# What is replaced for them differs between hosts; this is what replacements share.
+
+ALLOWED = SimpleNamespace(is_cuda_alike=lambda: True)
+"""A platform, for code that asks nothing but whether it may build such a layer."""
+
+
+def has_no_gate(activation: Any) -> bool:
+    """Whether vLLM's ``activation`` takes the first matrix's rows as they are."""
+    return isinstance(activation, MoEActivation) and not activation.is_gated
+
+
+def activated(activation: MoEActivation, rows: torch.Tensor) -> torch.Tensor:
+    """``rows`` of the first matrix after vLLM's own ``activation``."""
+    output: torch.Tensor = apply_moe_activation(activation, torch.empty_like(rows), rows)
+    return output
+
+
+def lacks_the_first_matrix(shared: Any) -> bool:
+    """Whether vllm-ascend would not find the first matrix of shared experts: it has no gate.
+
+    It is asked for as ``gate_up_proj``. Whoever sets that registers no module a second time, so
+    that its weights are loaded and counted once.
+    """
+    return shared is not None and not hasattr(shared, "gate_up_proj")

@@ -1,29 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of gated delta nets whose state is where a verification of drafts left it.
-
-While ``K`` draft tokens are verified, a layer writes a state after each of the ``1 + K`` tokens,
-into as many columns of the request's block table. The next step goes on from the column of the last
-accepted token. vllm-ascend (``ops/gdn_attn_builder.py``) handles this for rows that have ``K``
-drafts again. Two other kinds of rows get a wrong state:
-
-- a row with fewer drafts: its tokens' columns are looked up as if every row had ``1 + K`` tokens;
-- a row without drafts: it goes on from column 0, whatever was accepted.
-
-Here both become rows of ``1 + K`` tokens: the last token is repeated, and the results of the
-repetitions are dropped (their states lie in columns that are not read). A captured graph has such
-rows where K follows the load: its rows are as long as its own K asks, and are padded to the largest
-K inside the graph. So a request may go on behind more accepted tokens than its step verifies.
-"""
+"""Recurrent states: rows and builders that go on behind what was accepted, and groups of states."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
+from vllm.model_executor.layers.mamba.ops.ssu_dispatch import initialize_mamba_ssu_backend
+from vllm.triton_utils import HAS_TRITON
+from vllm.v1.attention.backends.mamba2_attn import Mamba2AttentionMetadataBuilder
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+from vllm.v1.attention.backends.short_conv_attn import ShortConvAttentionMetadataBuilder
+from vllm.v1.kv_cache_interface import KVCacheGroupSpec, KVCacheSpec, MambaSpec
+from vllm.v1.worker.utils import AttentionGroup
 
-from mkv_ascend.adapters.patching import patch
+from mkv_ascend.adapters.common.patches.prefix_hits import HITS
+from mkv_ascend.adapters.patching import Patch, patch
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+# Rows of gated delta nets whose state is where a verification of drafts left it.
+#
+# While ``K`` draft tokens are verified, a layer writes a state after each of the ``1 + K``
+# tokens, into as many columns of the request's block table. The next step goes on from the column
+# of the last accepted token. vllm-ascend (``ops/gdn_attn_builder.py``) handles this for rows that
+# have ``K`` drafts again. Two other kinds of rows get a wrong state:
+#
+# - a row with fewer drafts: its tokens' columns are looked up as if every row had ``1 + K`` tokens;
+# - a row without drafts: it goes on from column 0, whatever was accepted.
+#
+# Here both become rows of ``1 + K`` tokens: the last token is repeated, and the results of the
+# repetitions are dropped (their states lie in columns that are not read). A captured graph has
+# such rows where K follows the load: its rows are as long as its own K asks, and are padded to
+# the largest K inside the graph. So a request may go on behind more accepted tokens than its step
+# verifies.
 
 ROWS = "mkv_ascend_rows"
 """Attribute of metadata whose verify rows were padded."""
@@ -197,3 +216,113 @@ def padded_rows_of(layer: Any) -> PaddedVerifyRows | None:
         return None
     rows: PaddedVerifyRows | None = getattr(metadata[layer.prefix], ROWS, None)
     return rows
+
+
+# Gives the number of accepted tokens to builders of states that must return to that token.
+#
+# A verification leaves several states: one after each token, or a window that holds them all. The
+# next step starts from the state after the last accepted token. vllm-ascend (0.23.0,
+# ``model_runner_v1.py``) gives the number only to the builder of the gated delta net, and only in
+# steps that verify drafts. Without it vLLM's other builders treat a verification as part of a
+# prompt, and rejected tokens stay in the state.
+
+BUILDERS = (Mamba2AttentionMetadataBuilder, ShortConvAttentionMetadataBuilder)
+"""vLLM's builders of states that can go back, except that of the gated delta net."""
+
+RECORD = build_of_padded_rows.record
+"""``build`` is replaced for the same purpose as there."""
+
+
+@contextmanager
+def with_accepted_tokens(
+    groups: Sequence[Sequence[AttentionGroup]], accepted: torch.Tensor
+) -> Iterator[None]:
+    """Pass ``accepted`` to ``build`` of those builders while the block runs.
+
+    Args:
+        groups: attention groups per KV group.
+        accepted: tokens accepted in each request's last step, int32 [requests].
+    """
+    builders: list[Any] = [
+        builder
+        for kv_group in groups
+        for group in kv_group
+        for builder in group.metadata_builders
+        if isinstance(builder, BUILDERS)
+    ]
+    if builders:
+        # Chunks of prompts accept no token, and start from the same state as one accepted token.
+        accepted = accepted.clamp(min=1)
+    for builder in builders:
+        # An attribute of the instance hides the method of the class.
+        builder.build = functools.partial(builder.build, num_accepted_tokens=accepted)
+    try:
+        yield
+    finally:
+        for builder in builders:
+            del builder.build
+
+
+# Separates the target's groups of recurrent states from the draft's.
+#
+# With prefix caching the target's states move from block to block, so that states at the ends of
+# blocks stay. vLLM's code for that takes all groups of states (that of 0.23.0 asserts that they
+# have one spec; that of 0.30.0 asks the target's model how states of each kind are copied). A
+# draft's states never move (``prefix_hits.py``), so they are left out here.
+
+groups_that_move = Patch(HITS)
+OF_ANOTHER_STAGE = "a layer of another pipeline stage"
+
+
+@groups_that_move.also(target="vllm.v1.worker.mamba_utils:get_mamba_groups")
+def _groups_that_move(original: Any, kv_cache_config: KVCacheConfig) -> Any:
+    """vLLM's answer, in the form of its release, as if other groups had no states.
+
+    If no states move, it is the answer for all of them.
+    """
+    groups = kv_cache_config.kv_cache_groups
+    moving = [group for group in groups if _moves(group.kv_cache_spec)]
+    if not moving:
+        return original(kv_cache_config)
+    if not any(group.layer_names for group in moving):
+        # vLLM 0.30.0 asks the layers, and ends a pipeline stage that has none. Shown one of another
+        # stage, it prepares to copy the states of none.
+        shown = dataclasses.replace(moving[0], layer_names=[OF_ANOTHER_STAGE])
+        groups = [shown if group is moving[0] else group for group in groups]
+    # Groups are told by their place, so that none can be taken out.
+    seen = [group if _moves(group.kv_cache_spec) else _without_states(group) for group in groups]
+    return original(dataclasses.replace(kv_cache_config, kv_cache_groups=seen))
+
+
+def _without_states(group: KVCacheGroupSpec) -> KVCacheGroupSpec:
+    return KVCacheGroupSpec([], KVCacheSpec(group.kv_cache_spec.block_size))
+
+
+def _moves(spec: Any) -> bool:
+    return isinstance(spec, MambaSpec) and spec.mamba_cache_mode != "none"
+
+
+# What Mamba2 layers and short convolutions need of the device before the first step.
+
+BY_UPDATE_OF_VLLM_ASCEND = (
+    MambaAttentionBackendEnum.MAMBA2,
+    MambaAttentionBackendEnum.SHORT_CONV,
+)
+"""Kinds whose windows vllm-ascend's ``causal_conv1d_update_npu`` moves on, where it has Triton."""
+
+
+def prepare(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+    """Choose the kernel of the state update, as vLLM's runner does and vllm-ascend's does not.
+
+    Raises:
+        ValueError: windows are kept the way that vllm-ascend's update cannot write.
+    """
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    kinds = {spec.mamba_type for spec in specs if isinstance(spec, MambaSpec)}
+    if HAS_TRITON and is_conv_state_dim_first() and kinds & set(BY_UPDATE_OF_VLLM_ASCEND):
+        raise ValueError(
+            "VLLM_SSM_CONV_STATE_LAYOUT=DS asks for windows of convolutions with channels first. "
+            "vllm-ascend's update of Mamba2 layers and short convolutions takes tokens first: it "
+            "would write to a copy. Leave the variable out, or set it to SD"
+        )
+    initialize_mamba_ssu_backend(vllm_config.mamba_config, kv_cache_config)

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers with values of another head size than their keys, such as MiMo-V2's (192 and 128).
-
-Three things keep vllm-ascend 0.23.0 from running them. vLLM's classes of such models name a backend
-for CUDA. The projection to queries, keys and values gives values the size of keys. The attention's
-output is viewed with the size of keys.
-"""
+"""Attention layers with heads of unlike sizes, and caches bound as a draft's layers take them."""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any
 
-from mkv_ascend.adapters.patching import expect, patch, replaced
+from vllm.model_executor.layers.attention import Attention, MLAAttention
+from vllm.model_executor.layers.mamba.abstract import MambaBase
+
+from mkv_ascend.adapters.common.runner_host import PLANNED_CACHES
+from mkv_ascend.adapters.patching import Patch, expect, patch, record, replaced
+
+# Layers with values of another head size than their keys, such as MiMo-V2's (192 and 128).
+#
+# Three things keep vllm-ascend 0.23.0 from running them. vLLM's classes of such models name a
+# backend for CUDA. The projection to queries, keys and values gives values the size of keys. The
+# attention's output is viewed with the size of keys.
 
 OTHER_DEVICES = "vllm.v1.attention.backends."
 """Modules of vLLM's own backends, none of which runs on an NPU."""
@@ -74,3 +79,52 @@ def _made_of(initialise: Any, size: int, value_size: int) -> Any:
         initialise(self, *args, output_size=sum(self.output_sizes), **kwargs)
 
     return with_values
+
+
+# Models whose layers have heads of two sizes (Gemma 4: windows of 256, full attention of 512).
+#
+# In every step vllm-ascend fills rows of cosines and sines for the whole process. They are as
+# wide as the model's largest head, but come from the rotary module that was made first, which may
+# belong to another layer. The step then ends in a RuntimeError. Layers other than MLA rotate by
+# their own tables and never read these rows.
+
+ROWS = record(
+    name="heads of two sizes",
+    target=(
+        "vllm_ascend.ops.rotary_embedding:_cos",
+        "vllm_ascend.ops.rotary_embedding:_sin",
+    ),
+    reads=("vllm_ascend.ops.rotary_embedding:update_cos_sin",),
+)
+
+
+def drop_rows_of_other_sizes() -> None:
+    """Stop filling rows of a size that the recorded table lacks; call this after a load."""
+    from vllm_ascend.ops import rotary_embedding
+
+    table, rows = rotary_embedding._cos_sin_cache, rotary_embedding._cos
+    if table is None or rows is None or table.shape[-1] == rows.shape[-1]:
+        return
+    rotary_embedding._cos = rotary_embedding._sin = None
+
+
+# Caches of a draft's layers, bound as those layers take them.
+
+OF_VLLM = (Attention, MLAAttention, MambaBase)
+"""Layers that take the cache tensors themselves, not a list of them."""
+
+
+bind_as_layers_take = Patch(PLANNED_CACHES)
+
+
+@bind_as_layers_take.also(
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache_tensors"
+)
+def _bind(original: Any, runner: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """As vllm-ascend's; vLLM's own layers take the caches themselves."""
+    caches: dict[str, Any] = original(runner, *args, **kwargs)
+    for name, cache in caches.items():
+        layer = runner.compilation_config.static_forward_context[name]
+        if isinstance(layer, OF_VLLM) and isinstance(layer.kv_cache, list):
+            layer.kv_cache = cache
+    return caches

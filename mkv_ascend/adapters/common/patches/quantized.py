@@ -1,14 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of several tokens per request to keys and values of 8 bits (C8).
-
-vllm-ascend attends to such a cache for one token per request. In a verify step, and in the first
-pass of a draft, a request has up to K + 1. Its launch then takes each token for a request, so that
-tokens read the keys of other requests.
-
-npu_fused_infer_attention_score documents 1 to 16 queries per request on such a cache, in layout
-BSND with the causal mask. So the tokens of a batch are viewed as rows of requests, or brought there
-where requests have unequal numbers.
-"""
+"""Keys and values of 8 bits in verify steps, and a draft's layers among quantised weights."""
 
 from __future__ import annotations
 
@@ -23,6 +14,16 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionState
 from mkv_ascend.adapters.patching import Patch, record
 from mkv_ascend.attention.padded_rows import padded_rows
 from mkv_ascend.drafting.copying import shallow_copy
+
+# Attention of several tokens per request to keys and values of 8 bits (C8).
+#
+# vllm-ascend attends to such a cache for one token per request. In a verify step, and in the
+# first pass of a draft, a request has up to K + 1. Its launch then takes each token for a
+# request, so that tokens read the keys of other requests.
+#
+# npu_fused_infer_attention_score documents 1 to 16 queries per request on such a cache, in layout
+# BSND with the causal mask. So the tokens of a batch are viewed as rows of requests, or brought
+# there where requests have unequal numbers.
 
 Capture = Callable[[Any, Any, torch.Tensor, Any, torch.Tensor], torch.Tensor]
 """Captures a launch of (implementation, layer, query, metadata, output); gives the output."""
@@ -219,3 +220,19 @@ def requests_of(metadata: Any, first: int, last: int) -> Any:
     given.block_tables = metadata.block_tables[first:last]
     given.num_decodes = given.num_decode_tokens = 0
     return given
+
+
+# The names of a draft's layers in the description of its quantised weights.
+
+PREFIX = "draft_model."
+"""What vLLM puts before the names of layers of a draft that is a model of its own."""
+
+
+def by_name_in_checkpoint(
+    original: Any, config: Any, layer: Any, prefix: str, *rest: Any, **named: Any
+) -> Any:
+    """``get_quant_method`` of a configuration, by the layer's name in the checkpoint.
+
+    vllm-ascend's layers with experts give a further argument, by its name.
+    """
+    return original(config, layer, prefix.removeprefix(PREFIX), *rest, **named)
