@@ -2,7 +2,7 @@
 """Plant faults in our code, one at a time, and see whether the tests that ought to notice do.
 
     .venv/bin/python tools/planted_faults.py                    go on where the last run stopped
-    .venv/bin/python tools/planted_faults.py gdn_rows.py        those of a file, or of this name
+    .venv/bin/python tools/planted_faults.py recurrent.py       those of a file, or of this name
     .venv/bin/python tools/planted_faults.py --sample 40
     .venv/bin/python tools/planted_faults.py --host 0.30
 

@@ -35,23 +35,24 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.drafting.families:use_draft_recurrent_specs": (
             "vllm.model_executor.layers.mamba.abstract:MambaBase.get_kv_cache_spec",
         ),
-        f"{COMMON}.patches.expert_groups:make_for_draft": ("vllm.distributed.parallel_state:_EP",),
+        f"{COMMON}.patches.experts:make_for_draft": ("vllm.distributed.parallel_state:_EP",),
         f"{COMMON}.drafting.staying_experts:unmoved_experts=contextlib.nullcontext": (
             "vllm_ascend.eplb.adaptor.vllm_adaptor:VllmEplbAdaptor._registered_moe_layers",
         ),
     },
     "blocks of a draft's states": {
-        f"{COMMON}.patches.draft_state_blocks:DraftRecurrentSpec.prefix_cacheable="
-        "lambda spec: True": ("vllm.v1.kv_cache_interface:KVCacheSpec.prefix_cacheable",),
+        f"{COMMON}.patches.prefix_hits:DraftRecurrentSpec.prefix_cacheable=lambda spec: True": (
+            "vllm.v1.kv_cache_interface:KVCacheSpec.prefix_cacheable",
+        ),
     },
     "heads of two sizes": {
-        f"{COMMON}.patches.two_head_sizes:drop_rows_of_other_sizes": (
+        f"{COMMON}.patches.attention:drop_rows_of_other_sizes": (
             f"{ROTARY}:_cos",
             f"{ROTARY}:_sin",
         ),
     },
     "caches from a plan in model runner V2": {
-        f"{RUNNER_V2}.kv_cache.planned_caches:PlannedCaches.allocate="
+        f"{RUNNER_V2}.planned_caches:PlannedCaches.allocate="
         "lambda self, host, *given: host(*given)": (
             "vllm.v1.worker.gpu.attn_utils:allocate_kv_cache",
         ),
@@ -65,20 +66,19 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
     },
     "hidden states of any target in model runner V2": {
-        f"{RUNNER_V2}.patches.auxiliary_states:with_auxiliary_states": (
+        f"{RUNNER_V2}.patches.speculators:with_auxiliary_states": (
             f"{STOCK_RUNNER_V2}:set_eagle3_aux_hidden_state_layers",
         ),
     },
     "KV groups of target and draft": {
-        f"{ADAPTER_0_30}.kv_cache.mla_specs:corrected_specs=lambda specs, layers: dict(specs)": (
-            f"{STOCK_RUNNER}.get_kv_cache_spec",
-        ),
-        f"{ADAPTER_0_30}.kv_cache.mla_specs:size_of_index_keys": (
+        f"{ADAPTER_0_30}.kv_cache.planned_specs:corrected_specs="
+        "lambda specs, layers: dict(specs)": (f"{STOCK_RUNNER}.get_kv_cache_spec",),
+        f"{ADAPTER_0_30}.kv_cache.planned_specs:size_of_index_keys": (
             f"{STOCK_RUNNER}.get_kv_cache_spec",
         ),
     },
     "latent attention that rotates nothing": {
-        f"{ADAPTER_0_23}.patches.identity_rope:record_identity_rope": (),
+        f"{ADAPTER_0_23}.patches.target_fixes:record_identity_rope": (),
     },
     "pages that groups share": {
         f"{PAGES}.__init__=lambda pool, stock, _: vars(pool).update(vars(stock))": (
@@ -100,7 +100,7 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.drafting.draft:AscendDraft.begin_later_passes": (
             "vllm_ascend.ascend_forward_context:_EXTRA_CTX",
         ),
-        f"{ADAPTER_0_30}.drafting.mixed_draft:send_tokens_to_experts": (
+        f"{ADAPTER_0_30}.drafting.host:send_tokens_to_experts": (
             "vllm_ascend.ascend_forward_context:_EXTRA_CTX",
         ),
         f"{COMMON}.drafting.capture_adapters:use": (
@@ -115,7 +115,7 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         for name in ROTARY_GLOBALS
     },
     "metadata of the target's pass in model runner V2": {
-        f"{RUNNER_V2}.target_groups:without_layers=lambda groups, layers: groups": (
+        f"{RUNNER_V2}.planned_caches:without_layers=lambda groups, layers: groups": (
             f"{STOCK_RUNNER_V2}:GPUModelRunner.execute_model",
         ),
     },
@@ -138,7 +138,9 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "our platform, worker and model runner": {
         "mkv_ascend.adapters.platform_slot:claim": ("vllm_ascend:register",),
-        f"{ADAPTER_0_30}.patches.own_options:accept": ("vllm_ascend.ascend_config:AscendConfig",),
+        "mkv_ascend.adapters.vllm_ascend_0_30.ascend_options:accept": (
+            "vllm_ascend.ascend_config:AscendConfig",
+        ),
     },
     "proposals over several KV groups, from one plan": {
         f"{COMMON}.drafting.mask_tokens:MaskTokensDraft.bind_layers": (
@@ -149,19 +151,19 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
     },
     "states go on from what was accepted": {
-        f"{COMMON}.patches.accepted_tokens:with_accepted_tokens": (
+        f"{COMMON}.patches.recurrent:with_accepted_tokens": (
             "vllm.v1.attention.backends.mamba_attn:BaseMambaAttentionMetadataBuilder.build",
             "vllm.v1.attention.backends.mamba2_attn:Mamba2AttentionMetadataBuilder.build",
         ),
     },
     "values of another head size than keys": {
-        f"{COMMON}.patches.value_head_size:size_the_output": (
+        f"{COMMON}.patches.attention:size_the_output": (
             f"{ATTENTION}:AscendAttentionBackendImpl.__init__",
         ),
     },
     "verify steps on keys and values of 8 bits": {
         **{
-            f"{COMMON}.patches.int8_verify_steps:_Replacements.{ours}="
+            f"{COMMON}.patches.quantized:_Replacements.{ours}="
             "lambda self, stock, *given, **named: stock(*given, **named)": (
                 f"{ATTENTION}:AscendC8AttentionBackendImpl.{theirs}",
             )
@@ -171,13 +173,12 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
                 ("captured", "full_graph_fia"),
             )
         },
-        f"{COMMON}.patches.int8_verify_steps:_view_of_its_blocks="
-        "lambda stock, *given: stock(*given)": (
+        f"{COMMON}.patches.quantized:_view_of_its_blocks=lambda stock, *given: stock(*given)": (
             f"{ATTENTION}:AscendC8AttentionBackendImpl._nz_5d_view",
         ),
     },
     "verify steps of any method in full graphs": {
-        f"{COMMON}.target_graphs:take_lengths_on_the_host": (
+        f"{COMMON}.graphs:take_lengths_on_the_host": (
             f"{ATTENTION}:AscendAttentionMetadataBuilder.__init__",
         ),
     },
@@ -185,7 +186,7 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.attention.layers:_bound_the_window": (
             f"{ATTENTION}:AscendAttentionBackendImpl.__init__",
         ),
-        f"{ADAPTER_0_30}.attention.symmetric_windows:implementation=lambda base: base": (
+        f"{ADAPTER_0_30}.patches.mask_tokens:implementation=lambda base: base": (
             f"{ATTENTION}:AscendAttentionBackendImpl.forward_fused_infer_attention",
         ),
     },

@@ -32,7 +32,7 @@ class HostAdapter(Protocol):
     def PACKAGE(self) -> str:  # noqa: N802 - a constant of the module
         """Qualified name of the package that answers questions of commands.
 
-        Its module ``judge.command`` does so, in a process of its own (``questions.py``).
+        Its module ``judge`` does so, in a process of its own (``questions.py``).
         """
 
     @property

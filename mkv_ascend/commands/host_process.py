@@ -51,7 +51,7 @@ class ProcessError(RuntimeError):
 
 
 def ask(question: Mapping[str, Any], environment: Mapping[str, str], name: str) -> Any:
-    """What the installed host's adapter answers (``judge/command.py``).
+    """What the installed host's adapter answers (``judge.py``).
 
     Args:
         environment: variables of the process besides ours.
@@ -60,7 +60,7 @@ def ask(question: Mapping[str, Any], environment: Mapping[str, str], name: str) 
     Raises ProcessError when the process cannot run or ends without an answer.
     """
     try:
-        module = f"{adapter().PACKAGE}.judge.command"
+        module = f"{adapter().PACKAGE}.judge"
     except StartUpRefused as refusal:
         raise ProcessError(str(refusal).removeprefix("mkv_ascend: ")) from None
     timer = threading.Timer(PATIENCE_SECONDS, _say_that_it_takes, [name])

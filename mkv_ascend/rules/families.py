@@ -66,7 +66,7 @@ TOKENIZER_MODE = Rule(
 def weights(facts: Facts) -> Iterator[Refusal]:
     """Files of weights that are cut short, no safetensors files or not there.
 
-    What tensors whole files lack, the worker says when it has built the class (``unfilled.py`` of
+    What tensors whole files lack, the worker says when it has built the class (``weights.py`` of
     the adapters), behind the loading of the target.
     """
     formats = (facts.load_format, facts.draft_load_format)

@@ -18,7 +18,6 @@ NAME = ADAPTER.FINGERPRINTS.parent.name
 ROOMS = tuple(
     package
     for package in (
-        f"{ADAPTER.PACKAGE}.v1",
         ADAPTER.PACKAGE,
         f"{ADAPTER.PACKAGE}.common",
         "mkv_ascend.adapters.common",

@@ -31,7 +31,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
     if question.pop("raw", False):
         return raw(question["words"])
-    host: Any = importlib.import_module(f"{adapter().PACKAGE}.judge.command")
+    host: Any = importlib.import_module(f"{adapter().PACKAGE}.judge")
     found: dict[str, Any] = host.judged(question)
     return found
 

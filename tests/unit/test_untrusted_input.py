@@ -214,7 +214,7 @@ def test_nothing_of_ours_listens() -> None:
             found |= {(file, alias.name) for alias in node.names if alias.name in servers}
         elif isinstance(node, ast.ImportFrom) and node.module in servers:
             found.add((file, node.module))
-    asks = "adapters/vllm_ascend_0_23/patches/one_server_a_port.py"
+    asks = "adapters/vllm_ascend_0_23/patches/start_up.py"
     assert found == {("commands/demo_server.py", "socket"), (asks, "socket")}
     assert ".listen(" not in (PACKAGE / asks).read_text(encoding="utf-8")
     text = (PACKAGE / "commands" / "demo_server.py").read_text(encoding="utf-8")

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hidden states that hooks gather from the decoder layers of one pipeline stage.
-
-Depth ``i`` is the input of layer ``i``; ``patches/auxiliary_states.py`` says who asks for them.
-"""
+"""Hidden states that hooks gather from the decoder layers of one pipeline stage."""
 
 from __future__ import annotations
 
+import dis
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +14,48 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 from vllm.sequence import IntermediateTensors
 
-from mkv_ascend.adapters.common.patches.read_arguments import reads_argument
 from mkv_ascend.drafting.stages import DepthsOfStage, depths_of_stage, layer_of
+
+# Whether a function reads an argument, found in its bytecode without a call.
+
+JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+ENDS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "RETURN", "RAISE", "RERAISE")
+"""Beginnings of the names of instructions behind which the next one does not follow."""
+
+
+def reads_argument(function: Callable[..., Any], name: str) -> bool:
+    """Whether some path through ``function`` reads its argument ``name`` before it is replaced.
+
+    False also where there is no such argument.
+    """
+    function = inspect.unwrap(function)
+    instructions = list(dis.get_instructions(function))
+    at = {instruction.offset: index for index, instruction in enumerate(instructions)}
+    starts, seen = [0], set[int]()
+    while starts:
+        index = starts.pop()
+        while index < len(instructions) and index not in seen:
+            seen.add(index)
+            instruction = instructions[index]
+            if instruction.argval == name and _is_of_a_variable(instruction):
+                if instruction.opname.startswith("LOAD"):
+                    return True
+                break
+            if instruction.opcode in JUMPS:
+                starts.append(at[instruction.argval])
+            if instruction.opname.startswith(ENDS):
+                break
+            index += 1
+    return False
+
+
+def _is_of_a_variable(instruction: dis.Instruction) -> bool:
+    return any(kind in instruction.opname for kind in ("_FAST", "_DEREF", "_CLOSURE"))
+
+
+# Hidden states that hooks gather from the decoder layers of one pipeline stage.
+#
+# Depth ``i`` is the input of layer ``i``; ``patches/auxiliary_states.py`` says who asks for them.
 
 HANDED_ON = "mkv_ascend_state_"
 """Before its depth: the name of a state among the tensors that a stage sends to the next one."""

@@ -60,12 +60,12 @@ class MkvPlatform(NPUPlatform):
         # Imports of vllm 0.30.0 go in circles where this module is imported.
         from vllm.transformers_utils.config import maybe_register_config_serialize_by_value
 
-        from mkv_ascend.adapters.common.patches import prompts_in_parts
+        from mkv_ascend.adapters.common import request_limits
 
         super().pre_register_and_update(parser)
         draft_architecture.keep_the_architecture.apply()
         front_check.say_refusals_alone.apply()
-        prompts_in_parts.refuse_prompts_in_parts.apply()
+        request_limits.refuse_prompts_in_parts.apply()
         request_limits.limit_requests.apply()
         for patch in adapter().patches_of_the_front():
             patch.apply()

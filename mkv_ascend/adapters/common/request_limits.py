@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request may ask for: the rest is refused with status 400 before it reaches a batch.
-
-Requests of a batch share tensors, so a number of one may reach the others, or end the engine for
-all. And vllm-ascend's copies of vLLM's batch and samplers leave out some of what vLLM has.
-"""
+"""What a request may ask for: the rest is refused with status 400 before it reaches a batch."""
 
 from __future__ import annotations
 
@@ -20,6 +16,12 @@ from mkv_ascend.adapters.patching import patch
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.sampling_params import SamplingParams
+
+
+# What a request may ask for: the rest is refused with status 400 before it reaches a batch.
+#
+# Requests of a batch share tensors, so a number of one may reach the others, or end the engine
+# for all. And vllm-ascend's copies of vLLM's batch and samplers leave out some of what vLLM has.
 
 LARGEST = torch.finfo(torch.float32).max
 """Batches hold numbers in float32."""
@@ -140,3 +142,61 @@ def _room_of_v2(params: SamplingParams) -> Iterator[tuple[str, int, int]]:
         yield "stop_token_ids", stops, logit_bias.MAX_NUM_STOP_TOKEN_IDS
     words = sum(map(len, params.bad_words_token_ids or ()))
     yield "bad_words", words, envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS
+
+
+# Refuses requests whose prompt arrives in parts, beside a draft.
+#
+# The answer to a part ends a verify step anywhere: tokens behind the end were accepted, are cut,
+# and have keys and states. vLLM goes on from there with the next part. With asynchronous
+# scheduling another step of the request is under way by then.
+
+REFUSAL = (
+    "the prompt was given in parts (an asynchronous generator of StreamingInput, or /v1/realtime) "
+    "to an engine that drafts. A prompt can be given whole, as often as it grows: with prefix "
+    "caching what was there before is not computed again. Send the whole prompt, or serve prompts "
+    "in parts from an engine without --speculative-config."
+)
+
+
+@patch(
+    name="prompts in parts beside drafts",
+    target="vllm.v1.engine.async_llm:AsyncLLM._add_streaming_input_request",
+    reads=(
+        "vllm.v1.engine.async_llm:AsyncLLM.add_request",
+        "vllm.v1.core.sched.scheduler:Scheduler._update_request_as_session",
+        "vllm.v1.core.sched.scheduler:Scheduler._handle_stopped_request",
+        "vllm.v1.core.sched.async_scheduler:AsyncScheduler._update_request_with_output",
+    ),
+)
+async def refuse_prompts_in_parts(original: Any, engine: Any, *args: Any, **kwargs: Any) -> Any:
+    """As vLLM's where nothing drafts.
+
+    Raises:
+        VLLMValidationError: the engine drafts; for this request alone.
+    """
+    if engine.vllm_config.speculative_config is not None:
+        raise VLLMValidationError(REFUSAL)
+    return await original(engine, *args, **kwargs)
+
+
+# Which positions of a batch hold tokens, where prompts may be given as embeddings.
+#
+# With ``--enable-prompt-embeds`` vLLM takes embeddings of the positions that its batch marks as
+# tokens, and for all others what a request came with. With asynchronous scheduling model runner
+# V1 marks one position a step, and a step with drafts has more: the target would read the
+# embeddings of other rows there. Behind a prompt every position is a token.
+
+
+def mark_tokens(runner: Any, step: Any) -> None:
+    """Mark what ``step``, a ``SchedulerOutput``, schedules behind prompts as tokens.
+
+    Called once the batch of the runner is that of the step.
+    """
+    if not (runner.enable_prompt_embeds and runner.num_spec_tokens):
+        return
+    batch = runner.input_batch
+    for row, request in enumerate(batch.req_ids):
+        computed = int(batch.num_computed_tokens_cpu[row])
+        # With asynchronous scheduling drafts count as accepted until the device says otherwise.
+        first = max(computed - runner.num_spec_tokens, int(batch.num_prompt_tokens[row]))
+        batch.is_token_ids[row, first : computed + step.num_scheduled_tokens.get(request, 0)] = True

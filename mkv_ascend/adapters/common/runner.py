@@ -20,11 +20,27 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.adapters.common import giving_up, graph_memory, pipeline, replaced_weights, unfilled
-from mkv_ascend.adapters.common import runner_records as records
+from mkv_ascend.adapters.common import giving_up, graphs, pipeline, weights
+from mkv_ascend.adapters.common import runner_host as records
 from mkv_ascend.adapters.common.attention import layers
+from mkv_ascend.adapters.common.batch_rows import (
+    ACCEPTED,
+    SkippedRequests,
+    StatesOfEarlierStage,
+    cover_padding,
+    cover_rows,
+    name_rows,
+)
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
 from mkv_ascend.adapters.common.drafting.records import PROPOSALS
+from mkv_ascend.adapters.common.graphs import (
+    VERIFY_STEPS,
+    attends,
+    for_updates,
+    have_readers,
+    state_of,
+    take_lengths_on_the_host,
+)
 from mkv_ascend.adapters.common.judge import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer, prepare_blocks
 from mkv_ascend.adapters.common.kv_cache.page_shapes import planes_of_groups
@@ -35,37 +51,17 @@ from mkv_ascend.adapters.common.kv_cache.planned_caches import (
     plan_caches,
     served_plan,
 )
-from mkv_ascend.adapters.common.padded_tokens import cover_padding, cover_rows
-from mkv_ascend.adapters.common.patches import (
-    accepted_tokens,
-    auxiliary_states,
-    expert_groups,
-    gdn_rows,
-    mamba_kernels,
-    sampled_rows,
-    target_state_groups,
-)
-from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
-from mkv_ascend.adapters.common.prompt_embeddings import mark_tokens
+from mkv_ascend.adapters.common.patches import auxiliary_states, experts, recurrent, sampled_rows
+from mkv_ascend.adapters.common.patches.attention import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.rebuilding_states import (
     Rebuilding,
     make_rebuilding,
     note_requests,
     tokens_on_the_host,
 )
-from mkv_ascend.adapters.common.skipped_requests import ACCEPTED, SkippedRequests
+from mkv_ascend.adapters.common.request_limits import mark_tokens
 from mkv_ascend.adapters.common.start_up import Served
-from mkv_ascend.adapters.common.states_in_stages import StatesOfEarlierStage
-from mkv_ascend.adapters.common.target_graphs import (
-    VERIFY_STEPS,
-    attends,
-    for_updates,
-    have_readers,
-    state_of,
-    take_lengths_on_the_host,
-)
 from mkv_ascend.adapters.common.target_pass import AttentionGroups, TargetPass, plan_target_pass
-from mkv_ascend.adapters.common.verifying_rows import name_rows
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
@@ -100,7 +96,7 @@ class MkvModelRunner(NPUModelRunner):
     attn_state: AscendAttentionState
     _target_pass: TargetPass | None = None
     _rebuilding: Rebuilding | None = None
-    _layers_before: graph_memory.LayersAsTheyWere | None = None
+    _layers_before: graphs.LayersAsTheyWere | None = None
     _cache_memory: Materialized
 
     @override(OURS)
@@ -111,13 +107,13 @@ class MkvModelRunner(NPUModelRunner):
             SelectionError: no backend fits a layer, or a pattern of ``attention.layers``
                 matches none.
         """
-        expert_groups.make_for_draft(self.vllm_config)
+        experts.make_for_draft(self.vllm_config)
         with auxiliary_states.with_auxiliary_states(self):
             super().load_model()
         auxiliary_states.make_room_for_mtp(self.get_model())
         pipeline.share_embeddings(self, getattr(self, "drafter", None))
-        unfilled.refuse(self.vllm_config, getattr(self, "drafter", None))
-        replaced_weights.warn(self, getattr(self, "drafter", None))
+        weights.refuse(self.vllm_config, getattr(self, "drafter", None))
+        weights.warn(self, getattr(self, "drafter", None))
         drop_rows_of_other_sizes()
         all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
         drafts = self.draft_layers()
@@ -162,16 +158,16 @@ class MkvModelRunner(NPUModelRunner):
         """The spec of every layer with a cache, with the facts that planning needs besides."""
         return HOST.planned_specs(self, super().get_kv_cache_spec)
 
-    @override(graph_memory.GRAPH_MEMORY)
+    @override(graphs.GRAPH_MEMORY)
     def profile_cudagraph_memory(self) -> int:
         """As vLLM's, with vllm-ascend's graphs, and with KV groups as the engine core has them."""
         register_all_kvcache_specs(self.vllm_config)
         layers = self.compilation_config.static_forward_context.values()
-        self._layers_before = graph_memory.LayersAsTheyWere(layers)
-        with self._layers_before.measured_apart(), graph_memory.captures_of_runner_v1(self):
+        self._layers_before = graphs.LayersAsTheyWere(layers)
+        with self._layers_before.measured_apart(), graphs.captures_of_runner_v1(self):
             return int(super().profile_cudagraph_memory())
 
-    @override(graph_memory.GRAPH_MEMORY)
+    @override(graphs.GRAPH_MEMORY)
     def _cleanup_profiling_kv_cache(self) -> None:
         """As vLLM's, which does not know what holds planned caches and the draft's graphs."""
         for name in ("_cache_memory", "_kv_block_zeroer"):
@@ -194,10 +190,10 @@ class MkvModelRunner(NPUModelRunner):
         """Allocate the caches, and make what reads them."""
         kwargs.pop("is_profiling", None)  # of vLLM's method, which vllm-ascend's does not have
         super().initialize_kv_cache(kv_cache_config, *args, **kwargs)
-        mamba_kernels.prepare(self.vllm_config, self.kv_cache_config)
+        recurrent.prepare(self.vllm_config, self.kv_cache_config)
         groups = itertools.chain.from_iterable(self.attn_groups)
         builders = [builder for group in groups for builder in group.metadata_builders]
-        gdn_rows.mark_builders(builders)
+        recurrent.mark_builders(builders)
         if self.compilation_config.cudagraph_mode.has_full_cudagraphs():
             take_lengths_on_the_host(builders)
         pipeline.keep_inputs(self)
@@ -259,7 +255,7 @@ class MkvModelRunner(NPUModelRunner):
     @override(records.PLANNED_CACHES)
     @override(ACCEPTED)
     @override(pipeline.DRAFTS_WITH_OUTPUT)
-    @override(target_state_groups.groups_that_move.record)
+    @override(recurrent.groups_that_move.record)
     def _update_states(self, scheduler_output: Any) -> Any:
         """As vllm-ascend's; also notes requests that begin behind computed tokens, or sit out,
         tokens that a first stage is not told, and positions that hold tokens."""
@@ -290,7 +286,7 @@ class MkvModelRunner(NPUModelRunner):
             sampled_rows.hold_back_stop_tokens(self, spec_decode_metadata)
         return super()._sample(logits, spec_decode_metadata)
 
-    @override(target_state_groups.groups_that_move.record)
+    @override(recurrent.groups_that_move.record)
     def propose_draft_token_ids(
         self, token_ids: Any, sampling: Any, scheduled: Any, spec: Any, common: Any, *args: Any
     ) -> Any:
@@ -306,7 +302,7 @@ class MkvModelRunner(NPUModelRunner):
         """Metadata of the target's own layers, built once per distinct need."""
         if self.speculative_config is None:
             return self._build_of_target(*args, **kwargs)
-        with accepted_tokens.with_accepted_tokens(self.attn_groups, self.num_accepted_tokens.gpu):
+        with recurrent.with_accepted_tokens(self.attn_groups, self.num_accepted_tokens.gpu):
             return self._build_of_target(*args, **kwargs)
 
     def _build_of_target(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker says once it is warm: one block in the log, as JSON if asked for, and metrics."""
+"""What a worker says: once it is warm, in metrics, and to ``collective_rpc``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -13,13 +13,13 @@ from vllm.distributed.parallel_state import is_global_first_rank
 
 from mkv_ascend import host_versions
 from mkv_ascend.adapters.common.options import options_of
-from mkv_ascend.adapters.common.worker_metrics import publish_gauges, publisher
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.attention.report import LayerRow, render
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.report import served_groups
+from mkv_ascend.metrics import definitions as metrics
 from mkv_ascend.metrics.store import Store, folder
 from mkv_ascend.rules.notes import of_waiting
 
@@ -29,6 +29,50 @@ if TYPE_CHECKING:
     from mkv_ascend.adapters.common.drafting.assembly import Assembly
     from mkv_ascend.adapters.common.drafting.capture_cost import CaptureCost
     from mkv_ascend.adapters.common.rebuilding_states import Rebuilding
+
+
+# A worker's metrics: gauges set once, counters written after each proposal.
+
+REPLAYED, EAGER = "replayed", "eager"
+PROPOSAL, PREFIX_HIT = "proposal", "prefix_hit"
+
+
+def publish_gauges(store: Store, plan: BoundPlan | None, costs: Mapping[Role, CaptureCost]) -> None:
+    """Tell what stays as it is: caches, if they are planned, and graphs."""
+    if plan is not None:
+        store.set(metrics.KV_BLOCKS, plan.num_blocks)
+        store.set(metrics.KV_CACHE_BYTES, plan.total_bytes)
+        for group in served_groups(plan):
+            for role, used in group["used_bytes"].items():
+                store.set(metrics.KV_BLOCK_BYTES, used, group["kv_group"], role)
+            store.set(metrics.KV_BLOCK_IDLE_BYTES, group["idle_bytes"], group["kv_group"])
+    for role, cost in costs.items():
+        store.set(metrics.GRAPHS, cost.graphs, role)
+        store.set(metrics.GRAPH_BYTES, cost.kept_bytes, role)
+
+
+def publisher(store: Store, assembly: Assembly) -> Callable[[], None]:
+    """What writes the counts of proposals; those of before, of captures, are left out."""
+    proposal = assembly.proposal
+    counts, needs, plan = proposal.counts, proposal.needs, proposal.plan
+    built, read = needs.builds, plan.host_reads
+
+    def publish() -> None:
+        for eager, number in counts.proposals.items():
+            mode, reason = (REPLAYED, "") if eager is None else (EAGER, eager.value)
+            store.set(metrics.PROPOSALS, number, mode, reason)
+        for k, number in counts.tokens.items():
+            store.set(metrics.DRAFT_TOKENS, number, k)
+        store.set(metrics.PASSES, counts.passes, PROPOSAL)
+        store.set(metrics.PASSES, counts.prefix_hit_passes, PREFIX_HIT)
+        store.set(metrics.METADATA_BUILDS, needs.builds - built)
+        store.set(metrics.HOST_READS, plan.host_reads - read)
+
+    publish()
+    return publish
+
+
+# What a worker says once it is warm: one block in the log, as JSON if asked for, and metrics.
 
 logger = get_logger(__name__)
 FORMAT_VERSION = 1
@@ -160,4 +204,29 @@ def labels_of(config: VllmConfig) -> dict[str, str]:
     return {
         "model_name": str(config.model_config.served_model_name),
         "engine": str(config.parallel_config.data_parallel_index),
+    }
+
+
+# What a worker answers to ``collective_rpc``, on every host and model runner.
+
+
+def attention_layers(rows: Sequence[LayerRow]) -> list[dict[str, Any]]:
+    """Which backend serves which layer; for ``collective_rpc("attention_layers")``."""
+    return [asdict(row) for row in rows]
+
+
+def draft_replays(assembly: Assembly | None) -> dict[str, Any]:
+    """Numbers of requests for which the draft's passes are captured, and how often they were
+    replayed; how often the host waited for the lengths of a proposal, replayed or not; and how many
+    passes proposals took.
+
+    For ``collective_rpc("draft_replays")``.
+    """
+    graphs = None if assembly is None else assembly.graphs
+    proposal = None if assembly is None else assembly.proposal
+    return {
+        "captured": [] if graphs is None else sorted({shape.requests for shape in graphs.captured}),
+        "replays": 0 if graphs is None else graphs.replays,
+        "host_waits": 0 if proposal is None else proposal.plan.host_reads,
+        "passes": 0 if proposal is None else proposal.counts.passes,
     }

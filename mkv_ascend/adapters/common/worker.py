@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_ascend.worker import worker as ascend_worker
 
-from mkv_ascend.adapters.common import graph_memory, start_up, worker_answers
+from mkv_ascend.adapters.common import graphs, start_up
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.failed_ranks import ending_unheard
 from mkv_ascend.adapters.common.runner import HOST, MkvModelRunner
@@ -39,11 +39,11 @@ class MkvWorker(ascend_worker.NPUWorker):
         with replaced(ascend_worker, "NPUModelRunner", MkvModelRunner):
             super().init_device()
 
-    @override(graph_memory.GRAPH_MEMORY)
+    @override(graphs.GRAPH_MEMORY)
     def determine_available_memory(self) -> int:
         """As vllm-ascend's, less what graphs will take; ends as ``execute_model`` does."""
         with ending_unheard(self, starting=True):
-            return graph_memory.left_by_graphs(
+            return graphs.left_by_graphs(
                 self,
                 super().determine_available_memory,
                 lambda: int(self.model_runner.profile_cudagraph_memory()),
@@ -129,9 +129,9 @@ class MkvWorker(ascend_worker.NPUWorker):
         return assembly_of(getattr(self.model_runner, "drafter", None))
 
     def attention_layers(self) -> list[dict[str, Any]]:
-        """See ``worker_answers``."""
-        return worker_answers.attention_layers(self.model_runner.layer_rows())
+        """See ``start_up``."""
+        return start_up.attention_layers(self.model_runner.layer_rows())
 
     def draft_replays(self) -> dict[str, Any]:
-        """See ``worker_answers``."""
-        return worker_answers.draft_replays(self.assembly())
+        """See ``start_up``."""
+        return start_up.draft_replays(self.assembly())

@@ -12,14 +12,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.contract import WORKER
-from mkv_ascend.adapters.vllm_ascend_0_23.unserved_families import FAMILIES
-from mkv_ascend.rules.host import HostRules
+from mkv_ascend.rules.host import MINIMAX_M2_AS_DRAFT, HostRules, UnservedFamily
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
     from mkv_ascend.adapters.common.runner_host import RunnerHost
     from mkv_ascend.adapters.patching import Patch
+
+
+# Families that vLLM 0.23.0 refuses and vLLM 0.30.0 serves.
+#
+# Importing this module imports neither vLLM nor vllm-ascend.
+
+FAMILIES = (
+    MINIMAX_M2_AS_DRAFT,
+    UnservedFamily(
+        frozenset({"ExaoneMoeForCausalLM"}),
+        "a K-EXAONE 2.0, whose class vLLM 0.23.0 does not have by this name",
+        "K-EXAONE of the first version, or vllm-ascend 0.30.0rc2 with vLLM 0.30.0",
+        "serve it there",
+    ),
+)
+
 
 PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_23"
 VERSIONS = {"vllm": ("0.23.0",), "vllm-ascend": ("0.23.0", "0.23.0.post1")}
@@ -55,10 +70,10 @@ def start_process() -> None:
     """
     from vllm_ascend.utils import adapt_patch
 
-    from mkv_ascend.adapters.vllm_ascend_0_23 import assistant_config
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import start_up
 
     adapt_patch(is_global_patch=True)
-    assistant_config.register()
+    start_up.register()
 
 
 def why_not_served(config: VllmConfig) -> str | None:
@@ -73,21 +88,15 @@ def worker_of(config: VllmConfig) -> str:
 
 def patches_of_the_front() -> Iterable[Patch]:
     """See ``HostAdapter``."""
-    from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
-        forgotten_heads,
-        largest_graph,
-        one_server_a_port,
-        pipeline,
-        recurrent_blocks,
-    )
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import pipeline, recurrent, start_up
 
     # Only commands that serve have imported it.
     serves = "vllm.entrypoints.openai.api_server" in sys.modules
     return (
-        *([one_server_a_port.refuse_shared_port] if serves else ()),
-        recurrent_blocks.blocks_without_alignment,
-        forgotten_heads.remember_heads,
-        largest_graph.capture_the_largest,
+        *([start_up.refuse_shared_port] if serves else ()),
+        recurrent.blocks_without_alignment,
+        start_up.remember_heads,
+        start_up.capture_the_largest,
         pipeline.let_predictors_pass,
         pipeline.on_one_stage,
     )
@@ -99,12 +108,9 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
         serves_drafts_in_stages,
     )
     from mkv_ascend.adapters.common.patches import acceptance_by_count
-    from mkv_ascend.adapters.common.patches.hashes_ahead import tells_all
+    from mkv_ascend.adapters.common.patches.prefix_hits import tells_all
     from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import engine_core
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
-        draft_state_blocks,
-        hashes_ahead,
-        new_blocks,
         pipeline,
         prefix_hits,
         reasoning_grammars,
@@ -114,10 +120,10 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     return (
         engine_core.our_groups,
         acceptance_by_count.count_by_number,
-        new_blocks.name_new_blocks,
+        prefix_hits.name_new_blocks,
         prefix_hits.cut_to_the_hit,
-        draft_state_blocks.block_sizes_of_others,
-        *([hashes_ahead.hash_blocks_of_heads] if tells_all(config) else []),
+        prefix_hits.block_sizes_of_others,
+        *([prefix_hits.hash_blocks_of_heads] if tells_all(config) else []),
         *([reasoning_grammars.begin_behind_reasoning] if config.speculative_config else []),
         *(in_flight if serves_drafts_in_stages(config) else ()),
     )

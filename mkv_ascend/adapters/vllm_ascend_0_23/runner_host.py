@@ -14,12 +14,14 @@ from mkv_ascend.adapters.common.kv_cache.kernel_blocks import with_kernel_blocks
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie_facts
 from mkv_ascend.adapters.common.runner_host import RunnerHost
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.host import HOST
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.kv_transfer import why_not_planned
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.mla_specs import corrected_specs
-from mkv_ascend.adapters.vllm_ascend_0_23.patches.identity_rope import record_identity_rope
-from mkv_ascend.adapters.vllm_ascend_0_23.patches.pool_of_caches import POOL
-from mkv_ascend.adapters.vllm_ascend_0_23.short_steps import refuse_short_steps
-from mkv_ascend.adapters.vllm_ascend_0_23.target_slots import slots_in_one_launch
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.engine_core import why_not_planned
+from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache.worker_caches import (
+    POOL,
+    corrected_specs,
+    slots_in_one_launch,
+)
+from mkv_ascend.adapters.vllm_ascend_0_23.patches.recurrent import refuse_short_steps
+from mkv_ascend.adapters.vllm_ascend_0_23.patches.target_fixes import record_identity_rope
 
 if TYPE_CHECKING:
     import torch

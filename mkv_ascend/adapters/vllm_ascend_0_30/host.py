@@ -12,14 +12,46 @@ from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.adapters.vllm_ascend_0_30 import ascend_options
-from mkv_ascend.adapters.vllm_ascend_0_30.unserved_families import FAMILIES
-from mkv_ascend.rules.host import HostRules
+from mkv_ascend.rules.host import MINIMAX_M2_AS_DRAFT, HostRules, UnservedFamily
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
     from mkv_ascend.adapters.common.runner_host import RunnerHost
     from mkv_ascend.adapters.patching import Patch
+
+
+# Families that vLLM 0.30.0 or vllm-ascend 0.30.0rc2 refuses, or serves wrongly.
+#
+# Importing this module imports neither vLLM nor vllm-ascend.
+
+OTHER_HOST = "vllm-ascend 0.23.0 with vLLM 0.23.0"
+FAMILIES = (
+    MINIMAX_M2_AS_DRAFT,
+    UnservedFamily(
+        frozenset({"LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"}),
+        "a LongCat-Flash: its layers have two attentions each, whose names vllm-ascend 0.30.0rc2 "
+        "does not read, and experts without matrices, which its router takes for others",
+        OTHER_HOST,
+        "serve it there",
+    ),
+    UnservedFamily(
+        # worker/patch_step3p5.py puts a fused kernel in the place of vLLM's attention.
+        frozenset({"Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"}),
+        "a Step-3.5 in {dtype}: the fused kernel that vllm-ascend 0.30.0rc2 calls for its queries "
+        "and keys holds them in bfloat16, and takes no other dtype",
+        f"--dtype bfloat16, or {OTHER_HOST}",
+        "write --dtype bfloat16",
+        dtypes=frozenset({"bfloat16"}),
+    ),
+    UnservedFamily(
+        frozenset({"ExaoneMoEForCausalLM"}),
+        "a K-EXAONE of the first version, whose class vLLM 0.30.0 does not have by this name",
+        f"K-EXAONE 2.0, or {OTHER_HOST}",
+        "serve it there",
+    ),
+)
+
 
 PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_30"
 WORKER_V2 = "mkv_ascend.adapters.vllm_ascend_0_30.v2.worker.MkvWorkerV2"
@@ -60,9 +92,7 @@ RULES = HostRules(
 
 def accept_options() -> None:
     """Let vllm-ascend accept our options."""
-    from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import own_options
-
-    own_options.accept()
+    ascend_options.accept()
 
 
 def start_process() -> None:
@@ -73,18 +103,18 @@ def start_process() -> None:
     """
     from vllm_ascend.utils import adapt_patch
 
-    from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import methods_of_v2
+    from mkv_ascend.adapters.vllm_ascend_0_30.v2 import methods
 
     adapt_patch(is_global_patch=True)
     accept_options()
-    methods_of_v2.serve_our_methods.apply()
+    methods.serve_our_methods.apply()
 
 
 def why_not_served(config: VllmConfig) -> str | None:
     """See ``HostAdapter``."""
-    from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import families
+    from mkv_ascend.adapters.vllm_ascend_0_30.common import start_checks
 
-    return families.why_not_served(config)
+    return start_checks.why_not_served(config)
 
 
 def worker_of(config: VllmConfig) -> str:
@@ -104,20 +134,15 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     )
     from mkv_ascend.adapters.common.patches import acceptance_by_count
     from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import engine_core
-    from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
-        draft_state_blocks,
-        heads_behind_hits,
-        pipeline,
-        placeholder_drafts,
-    )
+    from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import prefix_hits, scheduling
 
     return (
         engine_core.our_groups,
         acceptance_by_count.count_by_number,
-        *heads_behind_hits.patches_for(config),
-        draft_state_blocks.block_sizes_of_others,
-        placeholder_drafts.schedule_no_placeholders,
-        *([pipeline.hand_out_drafts] if serves_drafts_in_stages(config) else []),
+        *prefix_hits.patches_for(config),
+        prefix_hits.block_sizes_of_others,
+        scheduling.schedule_no_placeholders,
+        *([scheduling.hand_out_drafts] if serves_drafts_in_stages(config) else []),
     )
 
 
@@ -130,6 +155,6 @@ def patch_worker() -> None:
 
 def runner_host() -> RunnerHost:
     """See ``HostAdapter``."""
-    from mkv_ascend.adapters.vllm_ascend_0_30.v1.runner_host import RUNNER_HOST
+    from mkv_ascend.adapters.vllm_ascend_0_30.runner_host import RUNNER_HOST
 
     return RUNNER_HOST

@@ -14,7 +14,7 @@ from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from mkv_ascend.adapters.common.drafting import padded_vocabulary
-from mkv_ascend.adapters.common.patches.padded_vocabulary import (
+from mkv_ascend.adapters.common.patches.draft_architecture import (
     ROWS,
     plain_tokens,
     refuse_unlike_tokens,

@@ -55,7 +55,7 @@ def test_layers_that_the_draft_names_are_the_drafts() -> None:
 
 @hosts.only_on("vllm_ascend_0_23", "0.30.0 hashes the draft's configuration itself")
 def test_another_draft_has_another_hash() -> None:
-    module = hosts.module("patches.kept_graphs")
+    module = hosts.module("patches.start_up")
     (of,) = module.hash_the_draft.functions.values()
     drafts = [None, *(SimpleNamespace(compute_hash=lambda name=name: name) for name in "aab")]
     hashes = [
@@ -71,7 +71,7 @@ def test_dense_layers_are_asked_about_a_model_without_mla() -> None:
         use_mla = True
         hidden_size = 8
 
-    module = hosts.module("patches.dense_specs")
+    module = hosts.module("patches.target_fixes")
     (spec_of,) = module.spec_without_mla.functions.values()
     config = SimpleNamespace(model_config=Model())
     seen = spec_of(lambda _layer, given: given, None, config).model_config
@@ -184,7 +184,7 @@ def test_rotary_embeddings_of_drafting_layers_take_positions_as_they_come() -> N
 def test_a_matrix_of_its_own_is_kept_where_it_differs(
     loaded: bool, differs: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import own_output_matrix
+    from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting import loading
 
     class Head(torch.nn.Module):
         def __init__(self) -> None:
@@ -194,13 +194,13 @@ def test_a_matrix_of_its_own_is_kept_where_it_differs(
         def load_weights(self, _weights: Any) -> set[str]:
             return {"lm_head.weight"} if loaded else set()
 
-    monkeypatch.setattr(own_output_matrix, "ParallelLMHead", torch.nn.Linear)
-    monkeypatch.setattr(own_output_matrix, "get_model_architecture", lambda _: (Head, ""))
+    monkeypatch.setattr(loading, "ParallelLMHead", torch.nn.Linear)
+    monkeypatch.setattr(loading, "get_model_architecture", lambda _: (Head, ""))
     head, target = Head(), torch.nn.Linear(2, 3, bias=False)
     own = head.lm_head
     target.weight.data.copy_(own.weight + differs)
     none: Any = None
-    with own_output_matrix.own_output_matrices(none) as put_back:
+    with loading.own_output_matrices(none) as put_back:
         head.load_weights(())
         head.lm_head = target
         put_back(head)

@@ -17,7 +17,7 @@ from mkv_ascend.adapters.common.drafting.assembly import Assembly, target_output
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.families import Family
 from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, MLASharing
-from mkv_ascend.adapters.common.patches import hashes_ahead, sampled_rows
+from mkv_ascend.adapters.common.patches import prefix_hits, sampled_rows
 from tests.support import hosts
 
 pytestmark = pytest.mark.core
@@ -193,7 +193,7 @@ def test_drafting_layers_have_this_ranks_positions_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """vllm-ascend adds up the ranks' rows, as if each had a part of every one."""
-    module = hosts.module("drafting.ranked_draft")
+    module = hosts.module("drafting.host")
     group = SimpleNamespace(world_size=2, rank_in_group=1)
     monkeypatch.setattr(module, "get_tp_group", lambda: group)
     extra = SimpleNamespace(pad_size=1, flash_comm_v1_enabled=True)
@@ -218,7 +218,7 @@ def test_drafting_layers_have_this_ranks_positions_as_they_are(
 
 def test_blocks_are_cached_once_their_hashes_are_there() -> None:
     cached: list[Any] = []
-    cache_blocks = hashes_ahead._of_hashed_blocks(lambda *given: cached.append(given), 4)
+    cache_blocks = prefix_hits._of_hashed_blocks(lambda *given: cached.append(given), 4)
     request = SimpleNamespace(block_hashes=["one", "two"])
     for tokens in (12, 8, 5):
         cache_blocks(request, tokens)

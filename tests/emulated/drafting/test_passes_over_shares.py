@@ -13,7 +13,7 @@ from tests.support import hosts
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 keeps vllm-ascend's own proposal there")
 
 sharing = hosts.module("drafting.sharing")
-sparse_shares = hosts.module("drafting.sparse_shares")
+sparse_shares = hosts.module("drafting.sparse")
 
 FIRST, LATER, REQUESTS = 5, 4, 2
 """Rows of the first pass and of each later one, of which two are live."""

@@ -18,7 +18,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
 
-from mkv_ascend.adapters.common.patches import hashes_ahead
+from mkv_ascend.adapters.common.patches import prefix_hits
 from tests.support import engine, reference, speculation
 from tests.support.pairs import TIES, scenario
 from tests.support.prompts import text_prompts as texts
@@ -133,7 +133,7 @@ def test_over_a_trace_as_many_tokens_are_computed_again_as_without_a_draft(runne
 @pytest.mark.host("0.23")
 def test_the_hash_of_a_block_tells_the_token_behind_it():
     init_none_hash(sha256)
-    hasher = hashes_ahead.hash_one_token_ahead(get_request_block_hasher, BLOCK, sha256)
+    hasher = prefix_hits.hash_one_token_ahead(get_request_block_hasher, BLOCK, sha256)
 
     def hashes(tokens):
         request = Request("a", list(tokens), SamplingParams(max_tokens=9), None)
@@ -171,8 +171,8 @@ def test_where_others_read_hashes_or_a_token_does_not_tell_all_vllms_hashes_stay
             model_config=SimpleNamespace(**{**target, **fields}),
         )
 
-    assert hashes_ahead.tells_all(config())
-    assert hashes_ahead.tells_all(config("mtp", 1))
+    assert prefix_hits.tells_all(config())
+    assert prefix_hits.tells_all(config("mtp", 1))
     for other in (
         config(None),
         config("draft_model"),
@@ -183,4 +183,4 @@ def test_where_others_read_hashes_or_a_token_does_not_tell_all_vllms_hashes_stay
         config(enable_prompt_embeds=True),
         config(is_hybrid=True),
     ):
-        assert not hashes_ahead.tells_all(other)
+        assert not prefix_hits.tells_all(other)

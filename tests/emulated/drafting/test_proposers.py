@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Our members of proposers, on stand-ins that only record what they were given. No engine."""
 
+from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -238,7 +239,7 @@ def test_passes_are_vllm_ascends_own_where_ranks_split_the_vocabulary(monkeypatc
 )
 def test_windows_with_channels_first_are_refused(kind, first, triton, refused, monkeypatch):
     """VLLM_SSM_CONV_STATE_LAYOUT=DS; the update of vllm-ascend, which needs Triton, writes none."""
-    kernels = hosts.module("patches.mamba_kernels")
+    kernels = import_module("mkv_ascend.adapters.common.patches.recurrent")
     monkeypatch.setattr(kernels, "is_conv_state_dim_first", lambda: first)
     monkeypatch.setattr(kernels, "HAS_TRITON", triton)
     begun = []

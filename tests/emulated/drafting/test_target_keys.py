@@ -105,7 +105,7 @@ def test_queries_are_rotated_without_keys() -> None:
     """vllm-ascend 0.23.0 takes keys in any case; where there are some, nothing changes."""
     import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import rotate_queries_alone
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches.attention import rotate_queries_alone
 
     class Rotary(nn.Module):
         head_size = 4
@@ -128,9 +128,9 @@ def test_queries_are_rotated_without_keys() -> None:
 @ON_0_23
 def test_the_configuration_of_the_head_is_read(tmp_path: Path) -> None:
     """With the words of transformers that has such a class; vLLM's override makes the rest."""
-    from mkv_ascend.adapters.vllm_ascend_0_23 import assistant_config
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import start_up
 
-    assistant_config.register()
+    start_up.register()
     text = {"model_type": "gemma4_text", "hidden_size": 64, "num_kv_shared_layers": 2}
     content = {
         "architectures": ["Gemma4AssistantForCausalLM"],

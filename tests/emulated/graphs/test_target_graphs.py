@@ -8,7 +8,7 @@ import pytest
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
-from mkv_ascend.adapters.common.target_graphs import for_updates, have_readers, state_of
+from mkv_ascend.adapters.common.graphs import for_updates, have_readers, state_of
 
 pytestmark = [pytest.mark.host("0.23"), pytest.mark.core]
 

@@ -60,7 +60,7 @@ def main():
     if request["build"]:
         from mkv_ascend.commands.host_process import THIS
 
-        judged = hosts.module("judge.command").judged
+        judged = hosts.module("judge").judged
         device = {**THIS, "memory_bytes": request["memory"]}
         result = judged({"engine": request["engine"], "device": device, "plan": False})
     else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,7 +137,9 @@ class BindingRunner(PlannedRunner, MkvModelRunner):  # type: ignore[misc]
     """Binds caches as a worker's ``MkvModelRunner`` does, by way of vllm-ascend's."""
 
     def initialize_kv_cache_tensors(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        (bind,) = hosts.module("patches.bound_caches").bind_as_layers_take.functions.values()
+        (bind,) = import_module(
+            "mkv_ascend.adapters.common.patches.attention"
+        ).bind_as_layers_take.functions.values()
         caches: dict[str, Any] = bind(
             PlannedRunner.initialize_kv_cache_tensors, self, *args, **kwargs
         )

@@ -106,7 +106,7 @@ def test_ranks_of_unequal_memory_are_planned_alike():
 
 
 def test_memory_is_not_scaled_where_caches_are_planned():
-    (ours,) = hosts.module("kv_cache.worker_memory").offer_all.functions.values()
+    (ours,) = hosts.module("kv_cache.engine_core").offer_all.functions.values()
     specs = model([full(), window(), full(), window()])
 
     def offered(**options):

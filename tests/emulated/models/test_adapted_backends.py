@@ -138,7 +138,7 @@ ASKED_OF_PARALLELISM = (
 def test_builders_of_mla_take_the_block_size_of_their_group(name, module, monkeypatch):
     """Stock beside ours: vllm-ascend reads the one block size of the cache configuration."""
     if name == "sparse_mla":
-        hosts.module("attention.sparse_block_size").read_it_from_the_group()
+        hosts.module("patches.attention").read_it_from_the_group()
     for parallel in ASKED_OF_PARALLELISM:
         place = f"vllm_ascend.attention.{module}.{parallel}"
         monkeypatch.setattr(place, lambda *_: False, raising=False)

@@ -12,7 +12,7 @@ hosts.skip_module_unless("vllm_ascend_0_23", "what is replaced for it there is t
 
 import vllm_ascend.ops  # noqa: E402, F401  before the rest of it: its modules import in a circle
 
-router = hosts.module("patches.exaone_router")
+router = hosts.module("patches.target_fixes")
 
 
 @pytest.mark.parametrize("internal", [False, True])

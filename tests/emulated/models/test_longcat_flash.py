@@ -26,9 +26,9 @@ from vllm_ascend.ascend_forward_context import MoECommType  # noqa: E402
 from vllm_ascend.ops.fused_moe.experts_selector import zero_experts_compute  # noqa: E402
 from vllm_ascend.ops.fused_moe.moe_comm_method import FusedExpertsResult  # noqa: E402
 
-experts = hosts.module("patches.identity_experts")
-weights = hosts.module("patches.longcat_weights")
-attentions = hosts.module("patches.paired_attentions")
+experts = hosts.module("patches.experts")
+weights = hosts.module("patches.target_fixes")
+attentions = hosts.module("patches.target_fixes")
 
 
 @pytest.mark.nightly("near to tests that stay")

@@ -123,7 +123,7 @@ def test_layers_beside_sinks_are_captured_by_their_operator(
     of_model, own, is_draft, is_int8, taken, monkeypatch
 ):
     """Not a draft's, each of whose launches is updated as what it is, nor those on 8 bits."""
-    patch = hosts.module("patches.sinks_of_some_layers")
+    patch = hosts.module("patches.target_fixes")
     context = SimpleNamespace(sinks=of_model, is_draft_model=is_draft)
     monkeypatch.setattr(patch, "_EXTRA_CTX", context)
     capture, _ = patch.capture_as_if_with_sinks.functions.values()
@@ -137,7 +137,7 @@ def test_layers_beside_sinks_are_captured_by_their_operator(
 
 @hosts.only_on("vllm_ascend_0_23", "there launches of a graph share the first one's workspace")
 def test_each_launch_beside_sinks_asks_for_its_workspace():
-    patch = hosts.module("patches.sinks_of_some_layers")
+    patch = hosts.module("patches.target_fixes")
     _, capture = patch.capture_as_if_with_sinks.functions.values()
     layer = SimpleNamespace(_use_max_workspace_for_fia_graph=False)
     assert capture(lambda layer: layer._use_max_workspace_for_fia_graph, layer) is True

@@ -14,7 +14,7 @@ hosts.skip_module_unless("vllm_ascend_0_23", "what is replaced for it there is t
 import vllm_ascend.ops  # noqa: E402, F401  before the rest of it: its modules import in a circle
 from vllm.model_executor.models import openpangu_mtp  # noqa: E402
 
-drafts = hosts.module("patches.openpangu_drafts")
+drafts = hosts.module("patches.target_fixes")
 
 
 class Block(torch.nn.Module):

@@ -90,7 +90,7 @@ def test_a_layer_without_keys_writes_nothing():
         kv_sharing_target_layer_name=OWNER,
         impl=SimpleNamespace(reshape_and_cache=AscendAttentionBackendImpl.reshape_and_cache),
     )
-    hosts.module("attention.shared_keys").leave_the_cache_to_its_owner(layer)
+    hosts.module("patches.attention").leave_the_cache_to_its_owner(layer)
     own = torch.zeros(4, 2, 64, device="npu:0")
     given = layer.impl.reshape_and_cache(own, own, own, caches, metadata, own)
     assert all(tensor is own for tensor in given)

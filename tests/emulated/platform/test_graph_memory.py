@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mkv_ascend.adapters.common.graph_memory import LayersAsTheyWere
+from mkv_ascend.adapters.common.graphs import LayersAsTheyWere
 from tests.support import engine, hosts
 from tests.support.emulation import ON_EMULATOR
 from tests.support.pairs import assert_greedy_tokens_of_reference, scenario

@@ -30,10 +30,7 @@ from mkv_ascend.adapters.common.judge import (
     front_check,
     installed_processors,
 )
-from mkv_ascend.adapters.common.patches import (
-    draft_architecture,
-    expert_groups,
-)
+from mkv_ascend.adapters.common.patches import draft_architecture, experts
 from mkv_ascend.adapters.common.platform import STOCK_WORKER, MkvPlatform
 from mkv_ascend.adapters.common.runner import MkvModelRunner
 from mkv_ascend.adapters.contract import WORKER
@@ -238,7 +235,7 @@ def test_experts_of_a_draft_are_shared_by_the_ranks_of_a_pipeline_stage():
         prefill_context_parallel_size=1,
         tensor_parallel_size=2,
     )
-    assert expert_groups.ranks_of_groups(parallel, 8) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert experts.ranks_of_groups(parallel, 8) == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
 def noted(monkeypatch, patches):
@@ -335,9 +332,9 @@ def as_vllm_itself_says(config):
 def test_a_head_that_vllm_ascend_has_forgotten_is_remembered(model_type, architecture):
     from vllm.config import SpeculativeConfig
 
-    from mkv_ascend.adapters.vllm_ascend_0_23.patches import forgotten_heads
+    from mkv_ascend.adapters.vllm_ascend_0_23.patches import start_up
 
-    forgotten_heads.remember_heads.apply()
+    start_up.remember_heads.apply()
     target = PretrainedConfig(
         num_hidden_layers=4,
         num_nextn_predict_layers=2,

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections import Counter
+from importlib import import_module
 
 from tests.support import hosts
 
@@ -38,7 +39,7 @@ def watch():
     from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder as Builder
 
     sharing_class = hosts.module("drafting.gdn_sharing").GDNSharing
-    gdn_rows = hosts.module("patches.gdn_rows")
+    gdn_rows = import_module("mkv_ascend.adapters.common.patches.recurrent")
 
     gdn_rows.install()  # its guard wants the method as vllm-ascend has it
 

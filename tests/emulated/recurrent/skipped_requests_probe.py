@@ -18,7 +18,7 @@ STEPS = 3
 def main():
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    from mkv_ascend.adapters.common.skipped_requests import SkippedRequests
+    from mkv_ascend.adapters.common.batch_rows import SkippedRequests
     from tests.support.preemption import PreemptionForcer
     from tests.support.probed_engine import ProbedEngine
 

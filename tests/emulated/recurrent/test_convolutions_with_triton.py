@@ -25,7 +25,7 @@ GRAPHS = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 8, 16)}
 @pytest.fixture
 def with_triton(monkeypatch):
     """The module of the patch, as where vLLM finds Triton."""
-    module = hosts.module("patches.convolution_update")
+    module = hosts.module("patches.recurrent")
     monkeypatch.setattr(module, "HAS_TRITON", True)
     return module
 
@@ -77,7 +77,7 @@ def test_windows_in_another_dtype_than_the_model_are_refused(with_triton):
 
 @pytest.mark.nightly("near to tests that stay")
 def test_other_updates_and_windows_with_channels_first_are_not_judged(monkeypatch, with_triton):
-    """Those with channels first have a message of their own (``mamba_kernels.py``)."""
+    """Those with channels first have a message of their own (``common/patches/recurrent.py``)."""
     specs = {"layer": windows((7, 72))}
     with monkeypatch.context() as without:
         without.setattr(with_triton, "HAS_TRITON", False)

@@ -25,10 +25,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request
 
-from mkv_ascend.adapters.common.patches.draft_state_blocks import (
-    DraftRecurrentSpec,
-    leave_hits_to_others,
-)
+from mkv_ascend.adapters.common.patches.prefix_hits import DraftRecurrentSpec, leave_hits_to_others
 from tests.support import hosts
 from tests.support.caches.kv_configs import config
 

@@ -10,7 +10,7 @@ import torch
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import MambaSpec
 
-from mkv_ascend.adapters.common.patches import mamba_kernels
+from mkv_ascend.adapters.common.patches import recurrent
 from tests.support import engine, stock
 from tests.support.models import grouped_model, shared_model, states_alone
 from tests.support.pairs import (
@@ -225,10 +225,10 @@ def test_windows_that_would_be_written_to_a_copy_are_refused(monkeypatch, has_tr
         128, ((4, 3),), (torch.float32,), mamba_type=MambaAttentionBackendEnum.SHORT_CONV
     )
     caches = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec)])
-    monkeypatch.setattr(mamba_kernels, "HAS_TRITON", has_triton)
-    prepare = functools.partial(mamba_kernels.prepare, SimpleNamespace(mamba_config=None), caches)
+    monkeypatch.setattr(recurrent, "HAS_TRITON", has_triton)
+    prepare = functools.partial(recurrent.prepare, SimpleNamespace(mamba_config=None), caches)
     prepare()
-    monkeypatch.setattr(mamba_kernels, "is_conv_state_dim_first", lambda: True)
+    monkeypatch.setattr(recurrent, "is_conv_state_dim_first", lambda: True)
     if not has_triton:
         prepare()
         return

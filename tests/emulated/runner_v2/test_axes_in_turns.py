@@ -13,7 +13,7 @@ import vllm_ascend.ops  # noqa: E402, F401  before the rest of it: its modules i
 from vllm.config import VllmConfig, set_current_vllm_config  # noqa: E402
 from vllm_ascend.ops.rotary_embedding import AscendMRotaryEmbedding  # noqa: E402
 
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import axes_in_turns  # noqa: E402
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import speculators  # noqa: E402
 
 SIZE, BASE, SECTION = 128, 10000.0, [24, 20, 20]
 POSITIONS = torch.tensor([[0, 5, 5, 9], [0, 5, 6, 9], [0, 7, 5, 9]])
@@ -41,6 +41,6 @@ def test_each_pair_follows_its_axis():
         )
     torch.manual_seed(0)
     query, key = torch.randn(4, 2 * SIZE), torch.randn(4, SIZE)
-    (rotate,) = axes_in_turns.rotate_without_the_kernel.functions.values()
+    (rotate,) = speculators.rotate_without_the_kernel.functions.values()
     found = rotate(None, layer, POSITIONS, query.clone(), key.clone())
     torch.testing.assert_close(found, (by_loops(query), by_loops(key)))

@@ -337,7 +337,7 @@ def test_a_step_finds_the_graph_of_its_own_number(
     from vllm.config import CUDAGraphMode
     from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 
-    from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import graphs_of_each_count as ours
+    from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import graphs as ours
 
     stock_init = inspect.unwrap(CudaGraphManager._init_candidates)
 

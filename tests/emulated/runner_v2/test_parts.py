@@ -18,29 +18,19 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec  # noqa: E40
 from vllm.v1.worker.gpu import model_runner  # noqa: E402
 from vllm.v1.worker.utils import AttentionGroup  # noqa: E402
 
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.adapted_rows import AdaptersOfRows  # noqa: E402
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting import draft as drafts  # noqa: E402
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting import (  # noqa: E402
-    pass_context,
-    scheduled_counts,
-)
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting import target_output  # noqa: E402
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.loading import (  # noqa: E402
     with_kinds_of_all_layers,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.speculator import (  # noqa: E402
     MkvSpeculator,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import (  # noqa: E402
-    captures_of_each_count,
-    launches_of_each_graph,
-    order_of_rows,
-    room_of_padded_rows,
-    stages,
-)
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.states_behind_hits import (  # noqa: E402
-    tokens_on_the_device,
-)
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers  # noqa: E402
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import graphs as target_graphs  # noqa: E402
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import recurrent, stages  # noqa: E402
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.recurrent import tokens_on_the_device  # noqa: E402
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.planned_caches import without_layers  # noqa: E402
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.worker import AdaptersOfRows  # noqa: E402
 from mkv_ascend.drafting.draft_counts import DraftCounts  # noqa: E402
 from mkv_ascend.drafting.lost_states import Chunk  # noqa: E402
 
@@ -58,7 +48,7 @@ def test_rows_that_decode_stand_before_chunks_of_prompts():
     """One without drafts has a token; vLLM puts it behind chunks of K + 1 tokens."""
     tokens = {"chunk": K + 1, "long": 9, "decodes": 1, "verifies": K + 1, "fewer": 2}
     drafts = {"verifies": [5] * K, "fewer": [5]}
-    sort = replacement(order_of_rows.sort_rows)
+    sort = replacement(recurrent.sort_rows)
     assert model_runner.sort_batch_req_ids(tokens, drafts, K + 1).index("chunk") < 3
     found = sort(model_runner.sort_batch_req_ids, tokens, drafts, K + 1)
     assert found == ["verifies", "fewer", "decodes", "chunk", "long"]
@@ -102,7 +92,7 @@ def test_rows_of_fewer_drafts_are_captured_as_those_of_the_most(kind, longest):
     builder.num_spec_tokens = K
     common = SimpleNamespace(max_query_len=longest)
     common.replace = lambda **changed: SimpleNamespace(**changed)
-    capture = replacement(captures_of_each_count.capture_any_count)
+    capture = replacement(recurrent.capture_any_count)
     found = capture(lambda _, given: given, builder, common).max_query_len
     assert found == (longest if kind is object else max(longest, K + 1))
 
@@ -112,7 +102,7 @@ def test_rows_of_fewer_drafts_are_captured_as_those_of_the_most(kind, longest):
 )
 def test_buffers_hold_the_tokens_of_all_requests(requests, tokens, fits):
     builder = SimpleNamespace(decode_cudagraph_max_bs=4, spec_token_indx=torch.zeros(16))
-    has_room = replacement(room_of_padded_rows.has_room)
+    has_room = replacement(recurrent.has_room)
     assert has_room(lambda *_: False, builder, requests, tokens) is fits
     assert has_room(lambda *_: True, builder, requests, tokens)
 
@@ -183,7 +173,7 @@ def test_ranks_replay_what_all_of_them_verify(sync, agreed):
 def test_ranks_with_experts_run_as_many_rows_as_any_of_them(
     ranks, experts, agreed, expected, monkeypatch
 ):
-    monkeypatch.setattr(pass_context, "is_drafter_moe_model", lambda _: experts)
+    monkeypatch.setattr(drafts, "is_drafter_moe_model", lambda _: experts)
     proposer = SimpleNamespace(
         dp_size=ranks,
         dp_sync=object() if agreed else None,
@@ -191,12 +181,12 @@ def test_ranks_with_experts_run_as_many_rows_as_any_of_them(
         most_rows_of_a_rank=lambda: 9,
         draft_counts=None,
     )
-    rows, across = pass_context.PASSES.share_rows(proposer, 6)
+    rows, across = drafts.PASSES.share_rows(proposer, 6)
     assert (rows, None if across is None else across.tolist()) == expected
-    assert pass_context.PASSES.replays_in_step(proposer) is (ranks > 1 and experts)
+    assert drafts.PASSES.replays_in_step(proposer) is (ranks > 1 and experts)
     # Each rank takes K from the number of its own requests.
     proposer.draft_counts = DraftCounts([K])
-    assert not pass_context.PASSES.replays_in_step(proposer)
+    assert not drafts.PASSES.replays_in_step(proposer)
 
 
 @pytest.fixture
@@ -225,7 +215,7 @@ def told_of(handler):
 @pytest.mark.usefixtures("npu_streams")
 def test_the_scheduler_is_told_what_was_drafted_last_for_each_running_request():
     running = {"a", "b", "c"}
-    told = scheduled_counts.ScheduledDrafts(torch.device("npu"), None, running)
+    told = target_output.ScheduledDrafts(torch.device("npu"), None, running)
     told.set_draft_tokens(batch_of("a", "b"), drafts_of([1, 2], [3, 4]))
     told.set_draft_tokens(batch_of("c", "a"), drafts_of([5, 6], [7, 8]))
     assert told_of(told) == [("a", [7, 8]), ("b", [3, 4]), ("c", [5, 6])]
@@ -238,7 +228,7 @@ def test_the_scheduler_is_told_what_was_drafted_last_for_each_running_request():
 @pytest.mark.usefixtures("npu_streams")
 def test_the_scheduler_is_told_as_many_drafts_as_a_batch_of_its_size_has():
     counts = DraftCounts([2, 2, 1])
-    told = scheduled_counts.ScheduledDrafts(torch.device("npu"), counts, ())
+    told = target_output.ScheduledDrafts(torch.device("npu"), counts, ())
     for names, number in ((("a",), 2), (("a", "b"), 1)):
         told.set_draft_tokens(batch_of(*names), drafts_of(*[[1, 2]] * len(names)))
         found = told.get_draft_tokens()
@@ -310,11 +300,11 @@ class Graph(NamedTuple):
 
 def test_a_replay_updates_the_launches_that_its_own_graph_has_noted():
     """Two graphs of as many tokens; what is noted while nothing is captured is nobody's."""
-    acl_graph = launches_of_each_graph.acl_graph
-    full = launches_of_each_graph.CUDAGraphMode.FULL
+    acl_graph = target_graphs.acl_graph
+    full = target_graphs.CUDAGraphMode.FULL
     graphs = [Graph(full, name) for name in "ab"]
     manager, before = SimpleNamespace(), acl_graph._graph_params
-    capture, update = launches_of_each_graph.note_by_graph.functions.values()
+    capture, update = target_graphs.note_by_graph.functions.values()
 
     def forward(graph, warmup):
         if not warmup:

@@ -14,7 +14,7 @@ hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone"
 from vllm.v1.kv_cache_interface import FullAttentionSpec  # noqa: E402
 from vllm_ascend.worker.v2 import attn_utils  # noqa: E402
 
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache import planned_caches  # noqa: E402
+from mkv_ascend.adapters.vllm_ascend_0_30.v2 import planned_caches  # noqa: E402
 
 pytestmark = pytest.mark.core
 

@@ -10,7 +10,7 @@ import torch
 from vllm.v1.attention.backends.mamba2_attn import Mamba2AttentionMetadataBuilder
 from vllm.v1.attention.backends.short_conv_attn import ShortConvAttentionMetadataBuilder
 
-from mkv_ascend.adapters.common.patches.accepted_tokens import with_accepted_tokens
+from mkv_ascend.adapters.common.patches.recurrent import with_accepted_tokens
 
 
 def made(base: type[Any]) -> Any:

@@ -13,7 +13,7 @@ from torch import nn
 from tests.support import hosts
 
 hosts.skip_module_unless("vllm_ascend_0_30", "vLLM 0.23.0 sends weights to targets alone")
-derived_tensors: Any = hosts.module("derived_tensors")
+derived_tensors: Any = hosts.module("draft_weights")
 
 
 class Attention(nn.Module):

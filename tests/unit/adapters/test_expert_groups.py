@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mkv_ascend.adapters.common.patches.expert_groups import only_draft_has_experts
+from mkv_ascend.adapters.common.patches.experts import only_draft_has_experts
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from benchmarks.matrix.refusals import known_refusal
-from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import families
-from mkv_ascend.adapters.vllm_ascend_0_30.unserved_families import FAMILIES
+from mkv_ascend.adapters.vllm_ascend_0_30.common import start_checks
+from mkv_ascend.adapters.vllm_ascend_0_30.host import FAMILIES
 
 
 def model(name, dtype=torch.bfloat16):
@@ -23,7 +23,7 @@ def reason(target, draft=None, v2=False):
     config = SimpleNamespace(
         model_config=target, speculative_config=speculative, use_v2_model_runner=v2
     )
-    return families.why_not_served(config)
+    return start_checks.why_not_served(config)
 
 
 def unserved(name, dtype="bfloat16", drafts=False):
@@ -69,7 +69,7 @@ def test_others_and_step_in_bfloat16_are_served():
     ],
 )
 def test_a_head_whose_axes_take_turns(changed, v2, triton, refused, monkeypatch):
-    monkeypatch.setattr(families, "HAS_TRITON", triton)
+    monkeypatch.setattr(start_checks, "HAS_TRITON", triton)
     head = model("Eagle3Qwen3vlForCausalLM")
     head.architectures = changed.get("architectures", head.architectures)
     rope = {"mrope_interleaved": True, "mrope_section": [24, 20, 20], **changed}
@@ -82,9 +82,9 @@ def test_a_head_whose_axes_take_turns(changed, v2, triton, refused, monkeypatch)
 
 def test_a_head_whose_class_vllm_ascends_plugin_has_replaced(monkeypatch):
     """In an engine the plugin has registered a class of its own in the place of vLLM's."""
-    monkeypatch.setattr(families, "HAS_TRITON", True)
+    monkeypatch.setattr(start_checks, "HAS_TRITON", True)
     registered = SimpleNamespace(class_name="AscendEagle3LlamaForCausalLM")
-    monkeypatch.setitem(families.ModelRegistry.models, "Eagle3Qwen3vlForCausalLM", registered)
+    monkeypatch.setitem(start_checks.ModelRegistry.models, "Eagle3Qwen3vlForCausalLM", registered)
     head = model("Eagle3Qwen3vlForCausalLM")
     head.hf_text_config = SimpleNamespace(rope_parameters={"mrope_interleaved": True})
     assert "rotates by three axes in turns" in reason(DENSE, head)

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mkv_ascend.adapters.common.patches import gdn_rows
-from mkv_ascend.adapters.common.patches.gdn_rows import padded_verify_rows
+from mkv_ascend.adapters.common.patches import recurrent
+from mkv_ascend.adapters.common.patches.recurrent import padded_verify_rows
 
 
 @given(
@@ -50,10 +50,10 @@ def test_a_graph_finds_its_rows_again() -> None:
         rows = padded_verify_rows(starts, torch.ones(3, dtype=torch.bool), 4)
         assert rows is not None
         common = SimpleNamespace(query_start_loc=starts, query_start_loc_cpu=starts)
-        found.append(gdn_rows._on_device(builder, common, rows))
+        found.append(recurrent._on_device(builder, common, rows))
     assert found[0] is found[1]
     assert found[2] is not found[0]
-    assert len(vars(builder)[gdn_rows.UNIFORM]) == 1
+    assert len(vars(builder)[recurrent.UNIFORM]) == 1
 
 
 @dataclass
@@ -80,14 +80,14 @@ def built(lengths: list[int], drafts: list[int], named: Any, **others: Any) -> t
     """What vllm-ascend's builder is given for rows of so many tokens, K being 3, and its answer."""
     starts = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
     common = Common(starts, starts, torch.full((len(lengths),), 20), sum(lengths), max(lengths))
-    builder = SimpleNamespace(num_spec=3, **{gdn_rows.OF_THE_TARGET: named})
+    builder = SimpleNamespace(num_spec=3, **{recurrent.OF_THE_TARGET: named})
     given: list[Common] = []
 
     def original(builder: Any, prefix: int, common: Common, *rest: Any, **others: Any) -> Any:
         given.append(common)
         return SimpleNamespace(drafts=rest[1])
 
-    patch = gdn_rows.build_of_padded_rows
+    patch = recurrent.build_of_padded_rows
     build = patch.functions[patch.record.targets[0]]
     answer = build(original, builder, 0, common, torch.ones(1), torch.tensor(drafts), **others)
     return given[0], answer
@@ -95,18 +95,18 @@ def built(lengths: list[int], drafts: list[int], named: Any, **others: Any) -> t
 
 def test_builders_are_given_padded_rows_whose_computed_tokens_are_those_before_padding() -> None:
     """Columns of states are chosen by the tokens computed: the repetitions must not count."""
-    longer, metadata = built([2, 4, 5, 1], [1, 3, -1, 0], gdn_rows.as_named)
+    longer, metadata = built([2, 4, 5, 1], [1, 3, -1, 0], recurrent.as_named)
     assert longer.query_start_loc_cpu.tolist() == [0, 4, 8, 13, 17]
     assert longer.query_start_loc.tolist() == [0, 4, 8, 13, 17]
     assert (longer.num_actual_tokens, longer.max_query_len) == (17, 5)
     assert longer.compute_num_computed_tokens().tolist() == [18, 16, 15, 19]
-    rows = getattr(metadata, gdn_rows.ROWS)
+    rows = getattr(metadata, recurrent.ROWS)
     assert rows.source.tolist() == [0, 1, 1, 1, *range(2, 11), 11, 11, 11, 11]
     assert rows.kept.tolist() == [0, 1, *range(4, 14)]
 
 
 def test_tokens_of_padding_requests_are_no_actual_tokens() -> None:
-    longer, _ = built([2, 2, 2], [1, 1, -1], gdn_rows.as_named, num_actual_reqs=2)
+    longer, _ = built([2, 2, 2], [1, 1, -1], recurrent.as_named, num_actual_reqs=2)
     assert longer.num_actual_tokens == 8
 
 
@@ -118,11 +118,11 @@ def test_rows_are_named_with_the_largest_number_of_drafts() -> None:
 
 @pytest.mark.parametrize(
     ("lengths", "drafts", "named"),
-    [([2, 4], [1, 3], None), ([4, 5], [3, -1], gdn_rows.as_named)],
+    [([2, 4], [1, 3], None), ([4, 5], [3, -1], recurrent.as_named)],
     ids=["a draft's", "as long as can be"],
 )
 def test_other_batches_are_left_alone(lengths: list[int], drafts: list[int], named: Any) -> None:
     common, metadata = built(lengths, drafts, named)
     assert common.num_actual_tokens == sum(lengths)
     assert common._num_computed_tokens_cache is None
-    assert not hasattr(metadata, gdn_rows.ROWS)
+    assert not hasattr(metadata, recurrent.ROWS)

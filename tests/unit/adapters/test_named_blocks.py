@@ -21,7 +21,7 @@ from vllm.v1.kv_cache_interface import (
 from tests.support import hosts
 
 hosts.skip_module_unless("vllm_ascend_0_23", "vLLM 0.30.0 names new blocks of every group")
-new_blocks = hosts.module("patches.new_blocks")
+new_blocks = hosts.module("patches.prefix_hits")
 
 SIZES = {"block_size": 128, "num_kv_heads": 1, "head_size": 64, "dtype": torch.bfloat16}
 FULL = FullAttentionSpec(**SIZES)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from mkv_ascend.adapters.common import padded_tokens
+from mkv_ascend.adapters.common import batch_rows
 
 
 def runner_of(ends, *, mla=False):
@@ -57,7 +57,7 @@ def test_tokens_of_no_request_get_one(shares, mla, asked, requests, monkeypatch)
     host = SimpleNamespace(enable_sp=lambda _config: shares)
     monkeypatch.setitem(sys.modules, "vllm_ascend.utils", host)
     runner, given = runner_of([3], mla=mla), {"num_reqs": 1, **asked}
-    padded_tokens.cover_padding(runner, given)
+    batch_rows.cover_padding(runner, given)
     assert given == {"num_reqs": 1, **asked, **({} if requests is None else {"num_reqs_padded": 2})}
     assert runner.query_start_loc.np.tolist() == ([0, 3, 4, 0] if requests else [0, 3, 0, 0])
 
@@ -96,7 +96,7 @@ def test_rows_behind_the_requests_get_one_of_padding(state, ends):
     """One for each row of a decode, whose requests have one token each; layers may share it."""
     given, other = Dense(SimpleNamespace(name=state)), SimpleNamespace(actual_seq_lengths_q=[2])
     metadata = {"layers.0": given, "layers.1": given, "layers.2": other, "layers.3": None}
-    made = padded_tokens.cover_rows(config_of(), metadata, 6)
+    made = batch_rows.cover_rows(config_of(), metadata, 6)
     assert list(made) == list(metadata)
     shared, added = made["layers.0"], len(ends) - 2
     assert made["layers.1"] is shared
@@ -120,10 +120,10 @@ def test_rows_behind_the_requests_get_one_of_padding(state, ends):
 @pytest.mark.usefixtures("dense")
 def test_nothing_is_added_where_nothing_is_read(config, rows):
     metadata = Dense()
-    assert padded_tokens.cover_rows(config, {"layers.0": metadata}, rows)["layers.0"] is metadata
+    assert batch_rows.cover_rows(config, {"layers.0": metadata}, rows)["layers.0"] is metadata
 
 
 @pytest.mark.usefixtures("dense")
 def test_metadata_of_parts_of_a_batch_is_left_alone():
     parts = [{"layers.0": Dense()}]
-    assert padded_tokens.cover_rows(config_of(), parts, 6) is parts
+    assert batch_rows.cover_rows(config_of(), parts, 6) is parts

@@ -11,7 +11,7 @@ import pytest
 from tests.support import hosts
 
 hosts.skip_module_unless("vllm_ascend_0_30", "vLLM 0.23.0 fills no request up")
-schedule_no_placeholders = hosts.module("patches.placeholder_drafts").schedule_no_placeholders
+schedule_no_placeholders = hosts.module("patches.scheduling").schedule_no_placeholders
 
 
 @pytest.mark.parametrize(

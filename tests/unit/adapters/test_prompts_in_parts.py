@@ -12,7 +12,7 @@ import pytest
 from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from mkv_ascend.adapters.common.patches.prompts_in_parts import refuse_prompts_in_parts
+from mkv_ascend.adapters.common.request_limits import refuse_prompts_in_parts
 
 
 class Engine:

@@ -5,7 +5,7 @@ import functools
 
 import pytest
 
-from mkv_ascend.adapters.common.patches.read_arguments import reads_argument
+from mkv_ascend.adapters.common.gathered_states import reads_argument
 
 
 def adds(states, residual):

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from mkv_ascend.adapters.common import replaced_weights
+from mkv_ascend.adapters.common import weights
 
 VOCABULARY, WIDTH = 300, 4
 EMBEDDINGS, MATRIX = (torch.randn(VOCABULARY, WIDTH) for _ in range(2))
@@ -49,10 +49,8 @@ def sharing(target: Model, *names: str) -> nn.Module:
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     said: list[str] = []
-    monkeypatch.setattr(replaced_weights, "supports_multimodal", lambda model: False)
-    monkeypatch.setattr(
-        replaced_weights.logger, "warning", lambda text, *values: said.append(text % values)
-    )
+    monkeypatch.setattr(weights, "supports_multimodal", lambda model: False)
+    monkeypatch.setattr(weights.logger, "warning", lambda text, *values: said.append(text % values))
     return said
 
 
@@ -65,7 +63,7 @@ def warn(
         speculative_config=speculative, model_config=SimpleNamespace(model=model)
     )
     runner: Any = SimpleNamespace(vllm_config=config, get_model=lambda: target)
-    replaced_weights.warn(runner, SimpleNamespace(model=head))
+    weights.warn(runner, SimpleNamespace(model=head))
 
 
 def changed(matrix: torch.Tensor, from_row: int = 0) -> torch.Tensor:

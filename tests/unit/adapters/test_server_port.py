@@ -14,7 +14,7 @@ from tests.support import hosts
 
 hosts.skip_module_unless("vllm_ascend_0_23", "vLLM 0.30.0 shares no port")
 
-(made_by_us,) = hosts.module("patches.one_server_a_port").refuse_shared_port.functions.values()
+(made_by_us,) = hosts.module("patches.start_up").refuse_shared_port.functions.values()
 
 
 def ours(addr: tuple[str, int]) -> socket.socket:

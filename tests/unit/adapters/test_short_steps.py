@@ -11,7 +11,7 @@ import pytest
 from tests.support import hosts
 
 hosts.skip_module_unless("vllm_ascend_0_23", "vLLM 0.30.0 lets a chunk end inside a block")
-refuse_short_steps = hosts.module("short_steps").refuse_short_steps
+refuse_short_steps = hosts.module("patches.recurrent").refuse_short_steps
 
 
 def config(mode: str = "align", most: int = 1024, scheduled: Any = None, chunk: int = 0) -> Any:

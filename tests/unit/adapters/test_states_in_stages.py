@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mkv_ascend.adapters.common.states_in_stages import StatesOfEarlierStage
+from mkv_ascend.adapters.common.batch_rows import StatesOfEarlierStage
 
 BLOCK = 8
 K = 3

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import states
+from mkv_ascend.adapters.vllm_ascend_0_30.common import start_checks
 from tests.support import hosts
 
 GDN = SimpleNamespace(
@@ -74,7 +74,7 @@ def refusal_of(config, *, states_kept=True):
         SimpleNamespace(block_size=16, prefix_cacheable=False),
     ]
     try:
-        states.refuse_steps_that_wait(config, specs)
+        start_checks.refuse_steps_that_wait(config, specs)
     except ValueError as error:
         return str(error)
     return None

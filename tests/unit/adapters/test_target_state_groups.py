@@ -14,7 +14,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.worker import mamba_utils
 
-from mkv_ascend.adapters.common.patches.target_state_groups import groups_that_move
+from mkv_ascend.adapters.common.patches.recurrent import groups_that_move
 
 (moving_groups,) = groups_that_move.functions.values()
 ATTENTION = FullAttentionSpec(block_size=128, num_kv_heads=2, head_size=64, dtype=torch.bfloat16)

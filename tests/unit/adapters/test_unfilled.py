@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from vllm.model_executor.model_loader import base_loader
 
-from mkv_ascend.adapters.common import unfilled
+from mkv_ascend.adapters.common import weights
 
 CONFIG: Any = SimpleNamespace(
     speculative_config=SimpleNamespace(draft_model_config=SimpleNamespace(model="/models/draft"))
@@ -43,10 +43,10 @@ class Model(nn.Module):
 def load(monkeypatch: pytest.MonkeyPatch, write: Callable[[Model], Any]) -> Any:
     """A proposer whose draft is built, and written by ``write``."""
     seen: list[Any] = []
-    monkeypatch.setattr(unfilled, "PIECE", 4)  # elements of a matrix of 24
+    monkeypatch.setattr(weights, "PIECE", 4)  # elements of a matrix of 24
     monkeypatch.setattr(base_loader, "process_weights_after_loading", lambda *a: seen.append(a))
     monkeypatch.setattr(base_loader, "initialize_model", lambda kind: kind())
-    with unfilled.noted():
+    with weights.noted():
         model = base_loader.initialize_model(Model)
         write(model)
         # Made of weights behind the loading, before it is a parameter.
@@ -66,7 +66,7 @@ def fill(model: Model) -> None:
 def test_what_is_written_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has values of its own keeps them, and what is no parameter holds numbers."""
     proposer = load(monkeypatch, fill)
-    unfilled.refuse(CONFIG, proposer)
+    weights.refuse(CONFIG, proposer)
     assert torch.equal(proposer.model.first.norm, torch.ones(6))
     assert torch.equal(proposer.model.first.room, torch.tensor([5.0, 5.0, 0.0]))
     assert torch.equal(proposer.model.first.own, torch.full((2,), 7.0))
@@ -87,7 +87,7 @@ def test_what_is_not_written_is_refused(
 ) -> None:
     proposer = load(monkeypatch, write)
     with pytest.raises(ValueError, match=r"Possible: .* Change: ") as refused:
-        unfilled.refuse(CONFIG, proposer)
+        weights.refuse(CONFIG, proposer)
     assert names in str(refused.value)
     assert "/models/draft" in str(refused.value)
 
@@ -104,30 +104,30 @@ def test_a_quantised_layer_may_have_what_no_file_of_its_format_has(
             layer.offset = nn.Parameter(torch.full((2,), math.nan), requires_grad=False)
             layer.scale = nn.Parameter(torch.ones(2), requires_grad=False)
 
-    unfilled.refuse(CONFIG, load(monkeypatch, quantise))
+    weights.refuse(CONFIG, load(monkeypatch, quantise))
 
     def lose_a_scale(model: Model) -> None:
         quantise(model)
         model.second.scale.fill_(math.nan)
 
     with pytest.raises(ValueError, match=r"or a part, for second\.scale, which"):
-        unfilled.refuse(CONFIG, load(monkeypatch, lose_a_scale))
+        weights.refuse(CONFIG, load(monkeypatch, lose_a_scale))
 
 
 def test_what_the_target_gives_is_not_asked_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
     proposer = load(monkeypatch, lambda model: model.first.weight.zero_())
     proposer.model.second = Layer()
-    unfilled.refuse(CONFIG, proposer)
+    weights.refuse(CONFIG, proposer)
 
 
 def test_what_is_written_behind_the_loading_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """As embeddings that another pipeline stage sends."""
     proposer = load(monkeypatch, lambda model: model.first.weight.zero_())
     proposer.model.second.weight.zero_()
-    unfilled.refuse(CONFIG, proposer)
+    weights.refuse(CONFIG, proposer)
 
 
 def test_without_a_draft(monkeypatch: pytest.MonkeyPatch) -> None:
-    unfilled.refuse(CONFIG, None)
-    unfilled.refuse(CONFIG, SimpleNamespace())
-    assert base_loader.process_weights_after_loading.__module__ != unfilled.__name__
+    weights.refuse(CONFIG, None)
+    weights.refuse(CONFIG, SimpleNamespace())
+    assert base_loader.process_weights_after_loading.__module__ != weights.__name__

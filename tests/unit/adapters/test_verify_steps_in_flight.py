@@ -14,8 +14,7 @@ from mkv_ascend.adapters.common.judge.pipeline_scheduling import (
     must_go_step_by_step,
     serves_drafts_in_stages,
 )
-from mkv_ascend.adapters.common.patches.verify_steps_in_flight import hand_out, hold_back, release
-from mkv_ascend.adapters.common.pipeline import DRAFTS
+from mkv_ascend.adapters.common.pipeline import DRAFTS, hand_out, hold_back, release
 
 
 def request(tokens: int, computed: int, **more: Any) -> SimpleNamespace:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mkv_ascend.adapters.common.verifying_rows import name_rows, verifying_rows
+from mkv_ascend.adapters.common.batch_rows import name_rows, verifying_rows
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tests.support import hosts
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
 
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.verifying_rows import name_rows  # noqa: E402
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.recurrent import name_rows  # noqa: E402
 
 
 def test_rows_that_decode_are_named_with_one_draft_at_least():

@@ -29,7 +29,7 @@ from mkv_ascend.adapters.common.attention.backends import backend_class, bound_t
 from mkv_ascend.adapters.common.attention.building import current_model
 from mkv_ascend.adapters.common.attention.records import BACKEND_PER_LAYER, WINDOW
 from mkv_ascend.adapters.common.options import options_of
-from mkv_ascend.adapters.common.patches import value_head_size
+from mkv_ascend.adapters.common.patches import attention
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import Patch, expect
 from mkv_ascend.attention import catalog, selection
@@ -88,7 +88,7 @@ def _initialise(
 ) -> None:
     bound = _signature(original).bind(layer, *args, **kwargs)
     bound.apply_defaults()
-    given = value_head_size.backend_of_this_device(bound.arguments["attn_backend"])
+    given = attention.backend_of_this_device(bound.arguments["attn_backend"])
     model = current_model()
     _set_cache_dtype(bound.arguments, model.role)
     if model.role is Role.DRAFT:
@@ -120,7 +120,7 @@ def _initialise(
     selection.require_computed(choice.request, choice.backend, type(layer.impl))
     setattr(layer, CHOICE, choice)
     _bound_the_window(layer, choice)
-    value_head_size.size_the_output(layer, choice.request.name)
+    attention.size_the_output(layer, choice.request.name)
     for change in _of_this_host:
         change(layer)
 

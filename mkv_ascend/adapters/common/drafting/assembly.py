@@ -29,7 +29,7 @@ from mkv_ascend.adapters.common.drafting.flash_attention_3_sharing import FlashA
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.layer_groups import find_groups, ranks_of_slots
 from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, Sharing
-from mkv_ascend.adapters.common.target_graphs import have_readers
+from mkv_ascend.adapters.common.graphs import have_readers
 from mkv_ascend.drafting.attention_strategy import AttentionStrategy
 from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import Draft, PassBatch, TargetOutput

@@ -15,8 +15,8 @@ from vllm.forward_context import get_forward_context
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
 from mkv_ascend.adapters.common import pipeline
+from mkv_ascend.adapters.common.batch_rows import cover_rows
 from mkv_ascend.adapters.common.drafting.pass_context import PassContext
-from mkv_ascend.adapters.common.padded_tokens import cover_rows
 from mkv_ascend.drafting.draft import Builder, DraftBuffers, HiddenStates, Metadata, PassBatch
 from mkv_ascend.drafting.groups import DraftGroups
 

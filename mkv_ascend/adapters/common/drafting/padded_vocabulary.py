@@ -2,7 +2,7 @@
 """Loads a draft whose files have another number of rows than it is configured with.
 
 Rows that they have beyond it are left out. Rows that they lack are zeros, and the logits of these
-minus infinity: none of them is ever drafted. ``patches/padded_vocabulary.py`` says which drafts.
+minus infinity: none of them is ever drafted. ``patches/draft_architecture.py`` says which drafts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from mkv_ascend.adapters.common.patches.padded_vocabulary import ROWS
+from mkv_ascend.adapters.common.patches.draft_architecture import ROWS
 from mkv_ascend.adapters.patching import replaced
 
 if TYPE_CHECKING:

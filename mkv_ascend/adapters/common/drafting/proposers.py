@@ -23,7 +23,7 @@ from vllm_ascend.spec_decode.draft_proposer import AscendDraftModelProposer
 from vllm_ascend.spec_decode.eagle_proposer import AscendEagleProposer
 from vllm_ascend.spec_decode.step3p5 import AscendStep3p5MTPProposer
 
-from mkv_ascend.adapters.common import giving_up, pipeline, unfilled
+from mkv_ascend.adapters.common import giving_up, pipeline, weights
 from mkv_ascend.adapters.common.attention.building import TARGET, ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.derived import derive, stock
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
@@ -91,7 +91,7 @@ def _get_model(self: Any) -> nn.Module:
             Role.DRAFT, config, RopeTables(), replicated=is_replicated(self.vllm_config)
         )
         with building(model_of_draft), unmoved_experts(config):
-            with unfilled.noted(), padded_vocabulary.loading(config.model_config):
+            with weights.noted(), padded_vocabulary.loading(config.model_config):
                 model: nn.Module = stock(self)._get_model()
             _reserve_rope_buffers(self.runner, config)
     built(model)

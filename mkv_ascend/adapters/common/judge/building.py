@@ -199,7 +199,7 @@ def _pretend_ranks(config: VllmConfig, stage: int) -> None:
     from vllm_ascend.distributed.parallel_state import init_ascend_model_parallel
     from vllm_ascend.utils import adapt_patch, register_ascend_customop
 
-    from mkv_ascend.adapters.common.patches import expert_groups
+    from mkv_ascend.adapters.common.patches import experts
 
     adapt_patch()
     register_ascend_customop(config)
@@ -237,7 +237,7 @@ def _pretend_ranks(config: VllmConfig, stage: int) -> None:
             parallel.decode_context_parallel_size,
         )
         init_ascend_model_parallel(parallel)
-        expert_groups.make_for_draft(config)
+        experts.make_for_draft(config)
 
 
 def _runner_with_models(config: VllmConfig) -> Any:

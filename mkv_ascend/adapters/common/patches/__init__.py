@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements of foreign code: one file for each replaced thing, with its record."""
+"""Replacements of foreign code: one file for each feature, with its records."""

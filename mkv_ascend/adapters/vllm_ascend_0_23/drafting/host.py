@@ -9,33 +9,127 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch_npu
+from torch.nn.functional import pad
+from vllm.distributed.parallel_state import get_tp_group
 from vllm_ascend.ascend_config import get_ascend_config
+from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.utils import lmhead_tp_enable
 
 from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
 from mkv_ascend.adapters.common.drafting.context_shares import plans_shares, shares_of
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.host import OwnMethod
 from mkv_ascend.adapters.common.drafting.pass_context import PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, SparseMLASharing, find
 from mkv_ascend.adapters.common.drafting.updates import Updates
-from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import (
+from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.shared_context import sharing_of_shares
+from mkv_ascend.adapters.vllm_ascend_0_23.patches.attention import (
     leave_the_cache_to_its_owner,
     rotate_queries_alone,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.expert_methods import (
+from mkv_ascend.adapters.vllm_ascend_0_23.patches.experts import (
     preserve_expert_methods,
     use_methods,
 )
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.ranked_draft import RankedDraft
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.shared_context import sharing_of_shares
+from mkv_ascend.drafting.draft import HiddenStates
 
 if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
     from mkv_ascend.drafting.context_shares import ContextShares
+
+
+# A draft of vllm-ascend 0.23.0: ranks of tensor parallelism may share its rows and logits.
+
+record(
+    name="a choice of keys that later passes reuse",
+    target="vllm_ascend.attention.sfa_v1:AscendSFAImpl.__init__",
+    reads=("vllm_ascend.attention.sfa_v1:AscendSFAImpl._get_indexcache_topk_indices",),
+)
+
+
+def _rows_of_rank(rows: torch.Tensor) -> torch.Tensor:
+    """This rank's share of rows that all ranks have; the last one's is padded with zeros."""
+    group = get_tp_group()
+    padding = [0, 0] * (rows.dim() - 1) + [0, _EXTRA_CTX.pad_size]
+    return pad(rows, padding).chunk(group.world_size)[group.rank_in_group]
+
+
+class RankedDraft(AscendDraft):
+    """``AscendDraft`` whose proposer splits the rows of heads over ranks."""
+
+    def runs_in_step(self) -> bool:
+        """See ``AscendDraft``."""
+        return super().runs_in_step() or bool(self._proposer.enable_shared_expert_dp)
+
+    def replays_in_step(self) -> bool:
+        """See ``AscendDraft``."""
+        return super().replays_in_step() and not self._proposer.enable_shared_expert_dp
+
+    def share_of_rank(
+        self, states: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See ``AscendDraft``.
+
+        Of method mtp vllm-ascend adds up what the ranks have, as if each had a part of every row.
+        All have the same, and rotary embeddings gather the positions again: they would be as many
+        times too large as there are ranks.
+        """
+        if self._proposer.method != "mtp":
+            states, positions = self._proposer.maybe_pad_and_reduce(states, positions)
+            return states, positions
+        if not _EXTRA_CTX.flash_comm_v1_enabled or self._proposer.is_multimodal_model:
+            return states, positions
+        return _rows_of_rank(states), _rows_of_rank(positions)
+
+    def of_all_ranks(self, states: HiddenStates, positions: torch.Tensor) -> HiddenStates:
+        """See ``AscendDraft``."""
+        last, _, hidden = self._proposer.maybe_all_gather_and_unpad(
+            states.last, positions, states.hidden
+        )
+        return HiddenStates(last, hidden)
+
+    def feed_back(
+        self, tokens: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor | slice
+    ) -> None:
+        """See ``Draft``; later passes reuse the keys that the first pass chose for these rows."""
+        super().feed_back(tokens, hidden, rows)
+        if isinstance(rows, torch.Tensor):
+            for layer in self._reusing_layers():
+                layer.topk_indices_buffer[: rows.shape[0]] = layer.topk_indices_buffer[rows]
+
+    def _skip_topk(self, skip: bool) -> None:
+        for layer in self._reusing_layers():
+            layer.skip_topk = skip
+
+    def _reusing_layers(self) -> list[Any]:
+        """Attention whose later passes reuse the first pass's choice of keys."""
+        if not self._proposer._share_mtp_indices:
+            return []
+        layers = self._proposer.vllm_config.compilation_config.static_forward_context
+        found = [layers[name].impl for name in self._proposer._draft_attn_layer_names]
+        return [layer for layer in found if hasattr(layer, "topk_indices_buffer")]
+
+    def sample(
+        self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See ``Draft``; with reduced sampling each rank has logits of a share of the vocabulary.
+
+        vllm-ascend's own loop over passes asks draft models, and heads of method eagle, for a part
+        that their classes do not have. Its own choice among all shares serves every method.
+        """
+        if not get_ascend_config().enable_reduce_sample:
+            return super().sample(states, rows, out)
+        tokens: torch.Tensor = self._proposer.compute_draft_token_ids(states[rows])
+        return tokens if out is None else out.copy_(tokens)
+
+
+# How vllm-ascend 0.23.0 does what differs between hosts where drafts are run.
 
 
 class SparseSharing(SparseMLASharing):

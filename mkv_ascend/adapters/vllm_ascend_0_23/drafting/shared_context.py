@@ -1,17 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata of a draft's passes where ranks share each sequence (decode context parallelism).
-
-vllm-ascend's builders read a rank's lengths, and the mask of verified rows, from metadata that its
-runner makes once for the target's pass. Every pass of a draft has other lengths and other rows. So
-each gets metadata of its own here, from the pass's positions and lengths:
-
-* a decode attends to all keys that this rank keeps of its tokens, the new ones included. Where a
-  request has several rows, each has a mask of its own. The target's mask knows the positions of the
-  target's rows, and counts as if ranks kept every other token;
-* a prefill reads what was cached before it, and attends to its own rows directly.
-
-What this rank and others saw is merged by vllm-ascend's implementations.
-"""
+"""Decode context parallelism, where ranks share each sequence: metadata of a draft's passes."""
 
 from __future__ import annotations
 
@@ -27,10 +15,23 @@ from vllm_ascend.attention.utils import (
 
 from mkv_ascend.adapters.common.drafting.context_shares import shares_of_builder
 from mkv_ascend.adapters.common.drafting.sharing import GatheredRows, MLASharing, Sharing
-from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.patching import patch, record
 from mkv_ascend.drafting.context_shares import ContextShares
 from mkv_ascend.drafting.copying import shallow_copy
 from mkv_ascend.drafting.draft import HostLengths, LaterPasses
+
+# Metadata of a draft's passes where ranks share each sequence (decode context parallelism).
+#
+# vllm-ascend's builders read a rank's lengths, and the mask of verified rows, from metadata that
+# its runner makes once for the target's pass. Every pass of a draft has other lengths and other
+# rows. So each gets metadata of its own here, from the pass's positions and lengths:
+#
+# * a decode attends to all keys that this rank keeps of its tokens, the new ones included. Where a
+#   request has several rows, each has a mask of its own. The target's mask knows the positions of
+#   the target's rows, and counts as if ranks kept every other token;
+# * a prefill reads what was cached before it, and attends to its own rows directly.
+#
+# What this rank and others saw is merged by vllm-ascend's implementations.
 
 SHARES = record(
     name="a draft's passes have shares of their own",
@@ -137,3 +138,25 @@ def sharing_of_shares(builder: Any) -> dict[type[Any], Sharing]:
         AscendAttentionCPMetadataBuilder: DenseOfShares(shares),
         AscendMlaCPMetadataBuilder: MLAOfShares(shares),
     }
+
+
+# Masks of verified rows where ranks keep stretches of several tokens of a sequence in turn.
+
+
+@patch(
+    name="verified rows see the keys of their rank's stretches",
+    target="vllm_ascend.worker.pcp_utils:PCPManager.generate_mtp_attention_mask_for_decode",
+)
+def mask_by_stretches(original: Any, manager: Any, computed: Any, scheduled: Any) -> Any:
+    """As vllm-ascend's, in its buffer; bool [requests, rows, keys], true where a key is hidden."""
+    mask = original(manager, computed, scheduled)
+    interleave = manager.vllm_config.parallel_config.cp_kv_cache_interleave_size
+    if interleave == 1:
+        return mask
+    shares = ContextShares(
+        manager.pcp_world_size * manager.dcp_world_size,
+        manager.pcp_world_rank * manager.dcp_world_size + manager.dcp_world_rank,
+        interleave,
+    )
+    positions = torch.tensor(computed)[:, None] + torch.arange(mask.shape[1])
+    return mask.copy_(shares.hidden_keys(positions, mask.shape[2]))

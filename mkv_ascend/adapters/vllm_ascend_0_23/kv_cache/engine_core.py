@@ -1,34 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements in ``vllm.v1.core.kv_cache_utils``, so that it follows our planning of KV caches.
-
-``register_custom_kv_cache_specs`` applies them in the engine core; vLLM calls it before it groups.
-What they do stands in ``common/kv_cache/engine_planning.py``.
-"""
+"""The engine core follows our planning of KV caches, and refuses connectors that would not."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
     HiddenStateCacheSpec,
     KVCacheConfig,
     KVCacheTensor,
+    MambaSpec,
 )
 
+from mkv_ascend.adapters.common.judge.facts_of_config import connector_names
 from mkv_ascend.adapters.common.kv_cache import engine_planning, kv_groups, planned_groups
 from mkv_ascend.adapters.common.kv_cache.page_blocks import share_pages
 from mkv_ascend.adapters.common.kv_cache.page_shapes import with_page_shapes
 from mkv_ascend.adapters.patching import patch
-from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_transfer
 from mkv_ascend.layout.admission import NULL_BLOCKS
+from mkv_ascend.rules.kv_cache import SIMPLE_OFFLOAD, ConnectorError, of_states
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 
     Groups = Sequence[KVCacheGroupSpec]
+
+
+# KV transfer: what registering the caches with a connector asks of a plan.
+#
+# Connectors of vllm-ascend read each layer's tuple of tensors: addresses, bytes per block, and
+# the storage that a tensor belongs to. Plans give them what vllm-ascend's own allocation gives:
+# an allocation for each buffer, starting at a multiple of 2 MiB.
+
+MOONCAKE = "MooncakeConnectorV1"
+READING_EACH_TENSOR = frozenset({"RecomputeCPUOffloadConnector", "ExampleHiddenStatesConnector"})
+"""Connectors that take any arrangement: they read each tensor by itself, or none of them."""
+
+
+def check_groups(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> None:
+    """Refuse connectors that would lose a part of the caches of these KV groups, or fail later.
+
+    Raises:
+        ConnectorError: MooncakeConnectorV1 with several groups of attention, or
+            SimpleCPUOffloadConnector with states or without a group that it looks for.
+    """
+    connectors = connector_names(config)
+    has_recurrent_groups = any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
+    plain = [isinstance(group.kv_cache_spec, FullAttentionSpec) for group in groups]
+    if MOONCAKE in connectors and len(groups) > 1 and not has_recurrent_groups and not all(plain):
+        raise ConnectorError(
+            f"{MOONCAKE} was asked for, and the layers need {len(groups)} KV groups: it then "
+            "registers one range for keys and values together, but they are allocations of their "
+            "own, so values would be sent from memory that is not registered. Possible: one group "
+            "(disable_hybrid_kv_cache_manager), or AscendStoreConnector"
+        )
+    if SIMPLE_OFFLOAD in connectors and has_recurrent_groups:
+        raise ConnectorError(str(of_states()))
+    if SIMPLE_OFFLOAD in connectors and not any(plain):
+        raise ConnectorError(
+            f"{SIMPLE_OFFLOAD} was asked for: it looks for a KV group of full attention whose "
+            f"layers are all alike, and none of the {len(groups)} groups is. Possible: a draft "
+            "with as many KV heads of the same size as the target, or RecomputeCPUOffloadConnector"
+        )
+
+
+def why_not_registered(config: VllmConfig, specs: Iterable[Any]) -> str | None:
+    """Layers for which connectors rely on vllm-ascend's own arrangement; None without any."""
+    if config.kv_transfer_config is None:
+        return None
+    names = connector_names(config)
+    if names and names <= READING_EACH_TENSOR:
+        return None
+    for spec in specs:
+        if isinstance(spec, MambaSpec) or getattr(spec, "model_version", None):
+            return (
+                f"KV transfer is on, and connectors count on vllm-ascend's arrangement of a "
+                f"{type(spec).__name__}"
+            )
+    return None
+
+
+def why_not_planned(config: VllmConfig, specs: Sequence[Mapping[str, Any]]) -> str | None:
+    """What leaves the caches to vllm-ascend's own allocation; ``specs``: by group and layer."""
+    reasons = (why_not_registered(config, group.values()) for group in specs)
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+# Replacements in ``vllm.v1.core.kv_cache_utils``, so that it follows our planning of KV caches.
+#
+# ``register_custom_kv_cache_specs`` applies them in the engine core; vLLM calls it before it
+# groups. What they do stands in ``common/kv_cache/engine_planning.py``.
 
 
 @patch(
@@ -57,10 +122,10 @@ def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     Raises:
         ConnectorError: the KV connector cannot take that many groups.
     """
-    groups = engine_planning.our_groups(original, config, specs, kv_transfer.why_not_registered)
+    groups = engine_planning.our_groups(original, config, specs, why_not_registered)
     is_planned = planned_groups.are_planned(groups)
     seen = planned_groups.as_vllm_has_them(groups) if is_planned else groups
-    kv_transfer.check_groups(config, seen)
+    check_groups(config, seen)
     return groups
 
 

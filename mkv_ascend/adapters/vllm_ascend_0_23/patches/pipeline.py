@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts over pipeline stages on vllm-ascend 0.23.0: what refuses them, and how they are scheduled.
-
-All but the first two are applied in the engine core of a target in stages that has a draft. What
-they do stands in ``common/patches/verify_steps_in_flight.py``.
-"""
+"""Drafts over pipeline stages: what refuses them, their schedule, and KV groups without layers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.adapters.common import platform
-from mkv_ascend.adapters.common.patches import verify_steps_in_flight
+from mkv_ascend.adapters.common import pipeline, platform
 from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.adapters.patching import patch
 
 if TYPE_CHECKING:
     from vllm.config import ParallelConfig, VllmConfig
 
-TEST = "tests/emulated/drafting/test_pipeline.py"
+
+# The first two are applied in the front process, the last one in workers, all others in the engine
+# core of a target in stages that has a draft.
+# What they do stands in ``common/pipeline.py``.
 
 SERVED_BY_US = ("auto", platform.STOCK_WORKER, WORKER)
 
@@ -60,15 +58,15 @@ def on_one_stage(original: Any, target: ParallelConfig, ranks: int) -> ParallelC
 def hold_back(original: Any, scheduler: Any, scheduled: Any) -> None:
     """As vLLM's; requests of a verify step then wait for its output."""
     original(scheduler, scheduled)
-    verify_steps_in_flight.hold_back(scheduler, scheduled)
+    pipeline.hold_back(scheduler, scheduled)
 
 
 @hold_back.also(target="vllm.v1.core.sched.scheduler:Scheduler.update_from_output")
 def update_from_output(original: Any, scheduler: Any, scheduled: Any, output: Any) -> Any:
     """As vLLM's, between the end of waiting and the draft tokens that came with the output."""
-    verify_steps_in_flight.release(scheduler, scheduled)
+    pipeline.release(scheduler, scheduled)
     taken_in = original(scheduler, scheduled, output)
-    verify_steps_in_flight.hand_out(scheduler, output)
+    pipeline.hand_out(scheduler, output)
     return taken_in
 
 
@@ -78,3 +76,38 @@ def update_from_output(original: Any, scheduler: Any, scheduled: Any, output: An
 )
 def post_step(original: Any, core: Any, model_executed: bool) -> None:
     """Nothing: the scheduler was given the tokens with the output."""
+
+
+# KV groups of which a pipeline stage has no layer: on first stages, a draft's own.
+#
+# All stages have all KV groups, because a request has a block table for each of them.
+
+
+@patch(
+    name="KV groups of other pipeline stages",
+    target=(
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_attn_backend",
+        "vllm_ascend.worker.model_runner_v1:NPUModelRunner.may_reinitialize_input_batch",
+    ),
+    reads=("vllm_ascend.worker.model_runner_v1:NPUModelRunner.initialize_kv_cache",),
+)
+def give_each_an_attention_group(original: Any, runner: Any, config: Any) -> None:
+    """As vllm-ascend's; a KV group without layers has an attention group without layers."""
+    from vllm.v1.attention.backend import AttentionBackend
+    from vllm.v1.worker.utils import AttentionGroup
+
+    original(runner, config)
+    for index, groups in enumerate(runner.attn_groups):
+        if not groups:
+            spec = config.kv_cache_groups[index].kv_cache_spec
+            groups.append(AttentionGroup(AttentionBackend, [], spec, index))
+
+
+@give_each_an_attention_group.also(
+    target="vllm_ascend.worker.model_runner_v1:NPUModelRunner.may_reinitialize_input_batch"
+)
+def forget_those_without_layers(original: Any, runner: Any, config: Any, *args: Any) -> None:
+    """As vllm-ascend's, which follows the question: no metadata is built for such groups."""
+    for groups in runner.attn_groups:
+        groups[:] = [group for group in groups if group.layer_names]
+    original(runner, config, *args)

@@ -1,11 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New weights for the draft of a running engine, by vLLM's transfer of weights from a trainer.
-
-vLLM 0.30.0 lets a trainer choose the model that it sends weights to: ``start_weight_update`` or
-``start_draft_weight_update`` begin, and ``update_weights`` and ``finish_weight_update`` follow.
-vllm-ascend's worker has the first of them alone. Its engines of transfer take another model, so a
-draft is one more model to them.
-"""
+"""New weights of a draft while the engine runs, and whether sleep mode drops captured graphs."""
 
 from __future__ import annotations
 
@@ -18,13 +12,98 @@ import torch
 from torch import nn
 from torch.nn.utils.stateless import _reparametrize_module
 from vllm.config import set_current_vllm_config
+from vllm.model_executor.layers.quantization.kv_cache import BaseKVCacheMethod
 from vllm.model_executor.model_loader.reload import layerwise
+from vllm_ascend.ascend_config import get_ascend_config
 
 from mkv_ascend.adapters.patching import replaced
-from mkv_ascend.adapters.vllm_ascend_0_30.common.derived_tensors import (
-    DerivedTensors,
-    takes_weights_in_place,
-)
+
+# What quantised layers make of their weights and keep beside them, when these are sent anew.
+#
+# vLLM copies new weights to where captured graphs read the old ones, parameters and buffers
+# alone. The schemes of vllm-ascend make plain tensors, too: reciprocals of the scales of inputs
+# (``W8A8``), and those of keys and values of 8 bits (``C8``) once, when they are used first.
+
+SCALE_OF_KEYS = "k_cache_scale"
+"""The parameter of attention to keys and values in ``C8``, and of no other format."""
+PREPARED = "_c8_scales_prepared"
+"""What a layer has once its scales of keys and values are prepared."""
+
+
+def takes_weights_in_place(layer: nn.Module) -> bool:
+    """Whether a layer's weights are loaded where they lie, without vLLM's way by another device.
+
+    The scales of ``C8`` are one number until they are loaded, and their loader gives the parameter
+    other memory; vLLM counts on a parameter without memory, which takes none. Once loaded they have
+    their shape, and what is sent is copied.
+
+    Raises:
+        NotImplementedError: for keys and values of another format.
+    """
+    method = getattr(layer, "quant_method", None)
+    if not isinstance(method, BaseKVCacheMethod):
+        return False
+    if SCALE_OF_KEYS not in layer._parameters:
+        scheme = getattr(method, "quant_method", method)
+        raise NotImplementedError(
+            "new weights for a draft (start_draft_weight_update) were asked for whose attention is "
+            f"quantised by {type(scheme).__name__}; what it makes of its scales is not made anew. "
+            "Drafts with keys and values in C8, or not quantised, take new weights. Start the "
+            "engine anew with the new draft."
+        )
+    return True
+
+
+class DerivedTensors:
+    """Tensors beside the weights of some layers, as they lie now."""
+
+    def __init__(self, layers: Iterable[nn.Module]) -> None:
+        self._layers = list(layers)
+        self._before = [dict(_beside(layer)) for layer in self._layers]
+
+    @torch.inference_mode()  # As passes, which prepared some of them.
+    def refresh(self) -> None:
+        """Make them of the weights as they are, where they were.
+
+        Raises:
+            ValueError: one has another shape.
+        """
+        for layer, before in zip(self._layers, self._before, strict=True):
+            _prepare_again(layer)
+            for name, made in list(_beside(layer)):
+                if name in before and before[name] is not made:
+                    _put(made, before[name], name)
+                    # The layer gets its own tensor back, which graphs read.
+                    vars(layer)[name] = before[name]
+
+
+def _beside(layer: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((name, it) for name, it in vars(layer).items() if isinstance(it, torch.Tensor))
+
+
+def _prepare_again(layer: Any) -> None:
+    """Let attention to keys and values of 8 bits take the scales that the layer has now."""
+    if hasattr(layer, PREPARED):
+        delattr(layer, PREPARED)
+        layer.impl._prepare_c8_scales(layer, layer._c8_k_scale.device)
+
+
+def _put(made: torch.Tensor, where: torch.Tensor, name: str) -> None:
+    if made.shape != where.shape:
+        raise ValueError(
+            f"a draft was sent weights of which {name} is made with shape {tuple(made.shape)}; it "
+            f"had {tuple(where.shape)}, where captured graphs read it. Send weights quantised as "
+            "those before, or start the engine anew with the new draft."
+        )
+    where.copy_(made)
+
+
+# New weights for the draft of a running engine, by vLLM's transfer of weights from a trainer.
+#
+# vLLM 0.30.0 lets a trainer choose the model that it sends weights to: ``start_weight_update`` or
+# ``start_draft_weight_update`` begin, and ``update_weights`` and ``finish_weight_update`` follow.
+# vllm-ascend's worker has the first of them alone. Its engines of transfer take another model, so
+# a draft is one more model to them.
 
 BUILD_FUSED = "_build_fused_kv_buffers"
 """The method of vLLM's drafts of mask tokens that makes them."""
@@ -239,3 +318,12 @@ def _like(parameter: nn.Parameter, device: Any) -> Any:
     made = nn.Parameter(torch.empty_like(parameter, device=device), requires_grad=False)
     vars(made).update(vars(parameter))
     return made
+
+
+# Whether sleep mode drops captured graphs on vllm-ascend 0.30.0rc2.
+
+
+def graphs_sleep() -> bool:
+    """Whether it drops them, to capture them anew at its end."""
+    options = get_ascend_config().rl_config
+    return bool(options.enabled and options.sleep_mode_extra_cleanup)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MkvWorkerV2: the worker of vllm-ascend 0.30.0rc2 with model runner V2, and our patches."""
+"""The worker of vllm-ascend 0.30.0rc2 with model runner V2, our patches, and adapters of rows."""
 
 from __future__ import annotations
 
@@ -8,65 +8,125 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from vllm.config import get_layers_from_vllm_config
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.worker.gpu import attn_utils
+from vllm.v1.worker.gpu.lora_utils import LoraState
 from vllm_ascend.worker.worker import NPUWorker
 
-from mkv_ascend.adapters.common import (
-    giving_up,
-    graph_memory,
-    pipeline,
-    replaced_weights,
-    start_up,
-    unfilled,
-    worker_answers,
-)
+from mkv_ascend.adapters.common import giving_up, graphs, pipeline, start_up, weights
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.failed_ranks import ending_unheard
+from mkv_ascend.adapters.common.graphs import take_lengths_on_the_host
 from mkv_ascend.adapters.common.judge import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import prepare_blocks
-from mkv_ascend.adapters.common.patches import expert_groups, gdn_rows
+from mkv_ascend.adapters.common.patches import experts, recurrent
+from mkv_ascend.adapters.common.patches.attention import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.patches.auxiliary_states import make_room_for_mtp
-from mkv_ascend.adapters.common.patches.two_head_sizes import drop_rows_of_other_sizes
 from mkv_ascend.adapters.common.rebuilding_states import note_requests
 from mkv_ascend.adapters.common.sleeping import SleepingDraft
-from mkv_ascend.adapters.common.target_graphs import take_lengths_on_the_host
-from mkv_ascend.adapters.patching import override, replaced
+from mkv_ascend.adapters.patching import override, record, replaced
 from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.vllm_ascend_0_30.common import draft_weights
-from mkv_ascend.adapters.vllm_ascend_0_30.common.graphs_asleep import graphs_sleep
+from mkv_ascend.adapters.vllm_ascend_0_30.common.draft_weights import graphs_sleep
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.adapted_rows import AdaptersOfRows
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.scheduled_counts import ScheduledDrafts
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.kv_cache.planned_caches import (
-    ALLOCATION,
-    PlannedCaches,
-    pages_of_any_sizes,
+from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import ScheduledDrafts
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import graphs as graphs_of_v2
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import recurrent as recurrent_of_v2
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import speculators
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.recurrent import (
+    REQUESTS_BEHIND_HITS,
+    name_rows,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import in_worker
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.auxiliary_states import (
-    ASKED,
-    with_auxiliary_states,
-)
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.speculators import ASKED, with_auxiliary_states
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.stages import (
     do_without_missing_kinds,
     take_back_on_the_host,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.states_behind_hits import (
-    REQUESTS_BEHIND_HITS,
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.planned_caches import (
+    ALLOCATION,
+    PlannedCaches,
+    pages_of_any_sizes,
+    without_layers,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.verifying_rows import name_rows
 from mkv_ascend.attention.report import LayerRow
 
 if TYPE_CHECKING:
+    from vllm.lora.request import LoRARequest
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
     from mkv_ascend.adapters.common.drafting.assembly import Assembly
+
+
+# Which adapter (LoRA) each row of logits has, where requests have several such rows.
+
+ADAPTED = record(
+    name="adapters of verify steps in model runner V2",
+    target=(
+        "vllm.v1.worker.gpu.lora_utils:LoraState.__init__",
+        "vllm.v1.worker.gpu.lora_utils:LoraState.make_lora_inputs",
+    ),
+    reads=(
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner.gather_batch_req_state",
+        "vllm_ascend.lora.punica_npu:PunicaWrapperNPU.add_lora_logits",
+    ),
+)
+
+
+class AdaptersOfRows(LoraState):
+    """Names an adapter for each row of logits.
+
+    Args:
+        requests: the runner's table of requests.
+    """
+
+    @override(ADAPTED)
+    def __init__(self, requests: Any) -> None:
+        super().__init__(requests.max_num_reqs)
+        self._requests = requests
+
+    @override(ADAPTED)
+    def make_lora_inputs(
+        self, req_ids: list[str], idx_mapping: np.ndarray, num_scheduled_tokens: np.ndarray
+    ) -> tuple[tuple[int, ...], tuple[int, ...], set[LoRARequest]]:
+        """Adapters of rows of logits, of tokens, and those of all.
+
+        A request that decodes has a row for each of its tokens, a chunk of a prompt has one.
+        """
+        requests = self._requests
+        computed = requests.num_computed_prefill_tokens[idx_mapping]
+        decodes = computed >= requests.prefill_len.np[idx_mapping]
+        rows = np.where(decodes, num_scheduled_tokens, 1)
+        _, tokens, adapters = super().make_lora_inputs(req_ids, idx_mapping, num_scheduled_tokens)
+        return tuple(self.lora_ids[idx_mapping].repeat(rows)), tokens, adapters
+
+
+PATCHES = (
+    speculators.make_speculator,
+    speculators.rotate_without_the_kernel,
+    graphs_of_v2.update_for_verify_steps,
+    graphs_of_v2.offer_graphs_of_each_count,
+    graphs_of_v2.note_by_graph,
+    recurrent_of_v2.sort_rows,
+    recurrent_of_v2.has_room,
+    recurrent_of_v2.capture_any_count,
+)
+"""What this worker needs beside the patches of either runner, before a model is built."""
+
+
+def apply_patches() -> None:
+    """Apply them. Idempotent."""
+    in_worker.apply()
+    for patch in PATCHES:
+        patch.apply()
+
+
+# MkvWorkerV2: the worker of vllm-ascend 0.30.0rc2 with model runner V2, and our patches.
 
 
 class MkvWorkerV2(NPUWorker):
@@ -76,7 +136,7 @@ class MkvWorkerV2(NPUWorker):
 
     @override(OURS)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        in_worker.apply()
+        apply_patches()
         super().__init__(*args, **kwargs)
         self.sleeping_draft = SleepingDraft()
 
@@ -150,7 +210,7 @@ class MkvWorkerV2(NPUWorker):
             SelectionError: no backend fits a layer, or a pattern of ``attention.layers``
                 matches none.
         """
-        expert_groups.make_for_draft(self.vllm_config)
+        experts.make_for_draft(self.vllm_config)
         with with_auxiliary_states(self.vllm_config):
             super().load_model(*args, **kwargs)
         make_room_for_mtp(self.model_runner.model)
@@ -170,8 +230,8 @@ class MkvWorkerV2(NPUWorker):
         runner = self.model_runner
         take_back_on_the_host(runner, self.vllm_config)
         pipeline.share_embeddings(runner, runner.speculator)
-        unfilled.refuse(self.vllm_config, runner.speculator)
-        replaced_weights.warn(runner, runner.speculator)
+        weights.refuse(self.vllm_config, runner.speculator)
+        weights.warn(runner, runner.speculator)
 
     def _draft_layers(self) -> frozenset[str]:
         speculator = self.model_runner.speculator
@@ -184,12 +244,12 @@ class MkvWorkerV2(NPUWorker):
         )
 
     def attention_layers(self) -> list[dict[str, Any]]:
-        """See ``worker_answers``."""
-        return worker_answers.attention_layers(self.layer_rows())
+        """See ``start_up``."""
+        return start_up.attention_layers(self.layer_rows())
 
     def draft_replays(self) -> dict[str, Any]:
-        """See ``worker_answers``."""
-        return worker_answers.draft_replays(self.assembly())
+        """See ``start_up``."""
+        return start_up.draft_replays(self.assembly())
 
     @override(ALLOCATION)
     def get_kv_cache_spec(self) -> dict[str, Any]:
@@ -197,12 +257,12 @@ class MkvWorkerV2(NPUWorker):
         with pages_of_any_sizes() as self._unaligned:
             return planned_specs(self.vllm_config, super().get_kv_cache_spec, self._draft_layers())
 
-    @override(graph_memory.GRAPH_MEMORY)
+    @override(graphs.GRAPH_MEMORY)
     def determine_available_memory(self) -> int:
         """As vllm-ascend's, less what graphs will take; ends as ``execute_model`` does."""
         available = super().determine_available_memory
         with ending_unheard(self, starting=True):
-            return graph_memory.left_by_graphs(self, available, self._measure_graphs)
+            return graphs.left_by_graphs(self, available, self._measure_graphs)
 
     def _measure_graphs(self) -> int:
         """Bytes that graphs will take, as vLLM's model runner V2 measures it."""
@@ -210,7 +270,7 @@ class MkvWorkerV2(NPUWorker):
         runner = self.model_runner
         allocate = runner.initialize_kv_cache
         layers = self.vllm_config.compilation_config.static_forward_context.values()
-        before = graph_memory.LayersAsTheyWere(layers)
+        before = graphs.LayersAsTheyWere(layers)
 
         def allocate_few_blocks(kv_cache_config: KVCacheConfig, is_profiling: bool) -> None:
             with self._caches_from_a_plan(kv_cache_config):
@@ -285,6 +345,6 @@ class MkvWorkerV2(NPUWorker):
         do_without_missing_kinds(runner)
         groups = [group for kv_group in runner.attn_groups for group in kv_group]
         builders = [builder for group in groups for builder in group.metadata_builders]
-        gdn_rows.mark_builders(builders, name_rows)
+        recurrent.mark_builders(builders, name_rows)
         if runner.compilation_config.cudagraph_mode.has_full_cudagraphs():
             take_lengths_on_the_host(builders)

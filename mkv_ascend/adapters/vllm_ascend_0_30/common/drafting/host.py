@@ -8,12 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import torch
+from vllm.distributed import get_tp_group
 from vllm.model_executor.models.deepseek_mtp import DeepSeekMultiTokenPredictorLayer
+from vllm_ascend import utils as ascend_utils
 from vllm_ascend.ascend_config import get_ascend_config
+from vllm_ascend.ascend_forward_context import _EXTRA_CTX, MoECommType
 from vllm_ascend.attention.indexer import AscendSFAIndexerMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.spec_decode.dflash2_proposer import is_dflash2_draft
 from vllm_ascend.spec_decode.multi_kv_cache_group_proposer import is_multi_kv_cache_group_mtp
+from vllm_ascend.spec_decode.utils import compact_mtp_topk_indices
 from vllm_ascend.utils import lmhead_tp_enable
 
 from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
@@ -27,13 +32,9 @@ from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.host import OwnMethod
 from mkv_ascend.adapters.common.drafting.pass_context import PassContext, PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, find
-from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.dspark import (
-    DSparkProposer,
-    MarkovFamily,
-)
-from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.mixed_draft import Draft
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.dspark import DSparkProposer, MarkovFamily
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.shared_context import sharing_of_shares
-from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.sparse_sharing import (
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.sparse import (
     IndexerSharing,
     SparseSharing,
 )
@@ -41,12 +42,54 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.task_updates import (
     DraftGraph,
     TaskUpdates,
 )
+from mkv_ascend.drafting.draft import HiddenStates
 
 if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
     from mkv_ascend.drafting.context_shares import ContextShares
+
+
+# A draft as vllm-ascend 0.30.0 runs it.
+
+
+def send_tokens_to_experts() -> None:
+    """Name the way of tokens to experts in the current forward context, if it names none.
+
+    vllm-ascend asks the target's configuration how tokens reach their experts: in no way if the
+    target has none. Without expert parallelism, experts of either model have one way.
+    """
+    if _EXTRA_CTX.moe_comm_type is None:
+        _EXTRA_CTX.moe_comm_type = MoECommType.ALLGATHER
+
+
+class Draft(AscendDraft):
+    """``AscendDraft``; tells layers with experts how to send their tokens."""
+
+    def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
+        """See ``Draft``."""
+        send_tokens_to_experts()
+        return super().forward(rows, positions)
+
+    def feed_back(
+        self, tokens: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor | slice
+    ) -> None:
+        """See ``Draft``; later passes reuse the keys that the first pass chose for these rows."""
+        super().feed_back(tokens, hidden, rows)
+        if self._proposer._share_mtp_indices and isinstance(rows, torch.Tensor):
+            inner = getattr(self._proposer.model, "model", None)
+            if hasattr(inner, "compact_topk_indices"):
+                compact_mtp_topk_indices(
+                    inner,
+                    rows,
+                    hidden.shape[0],
+                    tp_group=get_tp_group() if ascend_utils.enable_dsa_cp() else None,
+                    lim_topk_compactors=self._proposer._lim_topk_compactors,
+                )
+
+
+# How vllm-ascend 0.30.0 does what differs between hosts where drafts are run.
 
 ASKED = "use_sequence_parallel_moe"
 

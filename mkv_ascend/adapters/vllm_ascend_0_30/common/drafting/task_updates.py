@@ -23,7 +23,7 @@ from mkv_ascend.adapters.common.drafting.capture_adapters import (
 )
 from mkv_ascend.adapters.common.drafting.updates import Lengths, Updates
 from mkv_ascend.adapters.patching import override, record
-from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.shared_captures import layer_of
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.shared_context import layer_of
 
 
 class DraftGraph(UpdatableGraph):

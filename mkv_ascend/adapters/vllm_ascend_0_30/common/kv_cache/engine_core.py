@@ -1,39 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements in ``vllm.v1.core.kv_cache_utils``, so that it follows our planning of KV caches.
-
-``register_custom_kv_cache_specs`` applies them in the engine core; vLLM calls it before it groups.
-What they do stands in ``common/kv_cache/engine_planning.py``. vLLM 0.30.0 itself counts the memory
-of one request and the requests at once from the bytes of a block, where a page is a block.
-"""
+"""The engine core follows our planning of KV caches, and refuses connectors that would not."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheTensor,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 
+from mkv_ascend.adapters.common.judge.facts_of_config import connector_names
 from mkv_ascend.adapters.common.kv_cache import engine_planning, kv_groups, planned_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tie, tied_facts
 from mkv_ascend.adapters.common.kv_cache.page_blocks import share_pages
 from mkv_ascend.adapters.common.kv_cache.page_shapes import page_shapes_of, with_page_shapes
-from mkv_ascend.adapters.patching import patch, replaced
-from mkv_ascend.adapters.vllm_ascend_0_30.common.early_checks import states
-from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import kv_transfer
+from mkv_ascend.adapters.patching import Patch, patch, replaced
+from mkv_ascend.adapters.vllm_ascend_0_30.common import start_checks
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
     refuse_drafts_left_alone,
     why_not_planned,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.strides import let_strides_be_taken
 from mkv_ascend.layout.page_shape import are_blocks
+from mkv_ascend.rules.kv_cache import SIMPLE_OFFLOAD, ConnectorError, of_groups
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheGroupSpec
 
     Groups = Sequence[KVCacheGroupSpec]
+
+
+# Which layers keep their caches page by page, because their operators take strides.
+#
+# vllm-ascend 0.30.0rc2 gives pages of one size to the attention layers and the states of a hybrid
+# model; both advance by the page (its design page on non-contiguous KV caches). vLLM makes the
+# block of attention so long that its page holds a state, and pads the state: their components
+# have unequal sizes then, and contiguous ones would share no byte.
+
+STRIDED_ATTENTION = (FullAttentionSpec, SlidingWindowSpec)
+"""Classes of specs whose operators take strides between blocks; their subclasses' may not."""
+
+
+def let_strides_be_taken(specs: Mapping[str, Any]) -> None:
+    """Tie to each planned spec whether its layer takes strides: all of a hybrid model, or none.
+
+    A stage of a pipeline may have states alone, or keys alone: ``specs`` are those of all stages.
+    """
+    taken = _are_strided(specs.values())
+    for spec in specs.values():
+        if (facts := tied_facts(spec)) is not None:
+            tie(spec, replace(facts, takes_strides=taken))
+
+
+def _are_strided(specs: Collection[Any]) -> bool:
+    """Whether there are states, and beside them attention that takes strides."""
+    others = [spec for spec in specs if not isinstance(spec, MambaSpec)]
+    return 0 < len(others) < len(specs) and all(type(spec) in STRIDED_ATTENTION for spec in others)
+
+
+# KV connectors that fail with these KV groups, refused before caches are allocated.
+
+
+def check_groups(config: VllmConfig, groups: Sized) -> None:
+    """Refuse a connector that cannot start with this many groups.
+
+    vLLM's SimpleCPUOffloadScheduler asks the coordinator of its own blocks for
+    ``group_block_sizes``. vllm-ascend's AscendHybridKVCacheCoordinator, which takes the place of
+    vLLM's for several groups, has none (AttributeError).
+
+    Raises:
+        ConnectorError: SimpleCPUOffloadConnector with several groups.
+    """
+    if len(groups) > 1 and SIMPLE_OFFLOAD in connector_names(config):
+        raise ConnectorError(str(of_groups(len(groups))))
+
+
+# Replacements in ``vllm.v1.core.kv_cache_utils``, so that it follows our planning of KV caches.
+#
+# ``register_custom_kv_cache_specs`` applies them in the engine core; vLLM calls it before it
+# groups. What they do stands in ``common/kv_cache/engine_planning.py``. vLLM 0.30.0 itself counts
+# the memory of one request and the requests at once from the bytes of a block, where a page is a
+# block.
 
 
 class GroupsOfAPlan(list["KVCacheGroupSpec"]):
@@ -88,8 +143,8 @@ def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     refuse_drafts_left_alone(config, specs.values())
     let_strides_be_taken(specs)
     groups = engine_planning.our_groups(original, config, specs, why_not_planned)
-    kv_transfer.check_groups(config, groups)
-    states.refuse_steps_that_wait(config, [group.kv_cache_spec for group in groups])
+    check_groups(config, groups)
+    start_checks.refuse_steps_that_wait(config, [group.kv_cache_spec for group in groups])
     return groups
 
 
@@ -169,3 +224,17 @@ def _give_pages(original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
 def _check_enough_kv_cache_memory(original: Any, *args: Any) -> None:
     """Refuse memory that cannot hold one request, and say how many blocks it needs."""
     engine_planning.check_memory(our_groups.record.name, original, *args)
+
+
+# The memory that a worker offers where its caches come from a plan.
+
+offer_all = Patch(our_groups.record)
+"""The part of that record that workers apply, not the engine core."""
+
+
+@offer_all.also(target="vllm_ascend.worker.worker:NPUWorker._scale_kv_cache_memory_for_multi_group")
+def all_of_the_memory(original: Any, worker: Any, available_memory: int) -> int:
+    """All of it, in bytes, for planned caches: the plan counts every byte itself."""
+    if why_not_planned(worker.vllm_config, worker.get_kv_cache_spec().values()) is None:
+        return available_memory
+    return int(original(worker, available_memory))

@@ -4,40 +4,31 @@
 from __future__ import annotations
 
 from mkv_ascend.adapters.common.attention import layers
-from mkv_ascend.adapters.common.patches import (
-    bound_caches,
-    sampled_rows,
-    target_state_groups,
-    value_head_size,
-)
-from mkv_ascend.adapters.vllm_ascend_0_30.common.attention import symmetric_windows
-from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import worker_memory
+from mkv_ascend.adapters.common.patches import attention, sampled_rows
+from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache import engine_core
 from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import (
-    context_keys,
-    convolution_update,
-    expert_methods,
-    experts_without_gates,
-    gdn_rows,
-    int8_captures,
-    quantised_drafts,
+    experts,
+    mask_tokens,
+    quantized,
+    recurrent,
     sparse_counts,
+)
+
+PATCHES = (
+    layers.choose_backend,
+    attention.bind_as_layers_take,
+    attention.project_values,
+    engine_core.offer_all,
+    experts.key_of_all_numbers,
+    experts.activate_all_rows,
+    sampled_rows.swap_both_masks,
+    sparse_counts.number_of_keys,
 )
 
 
 def apply() -> None:
     """Apply them. Idempotent."""
-    layers.choose_backend.apply()
-    symmetric_windows.install()
-    bound_caches.bind_as_layers_take.apply()
-    worker_memory.offer_all.apply()
-    value_head_size.project_values.apply()
-    sparse_counts.number_of_keys.apply()
-    context_keys.rotate_in_place.apply()
-    convolution_update.UPDATES.apply()
-    gdn_rows.install()
-    int8_captures.install()
-    quantised_drafts.NAMES.apply()
-    expert_methods.key_of_all_numbers.apply()
-    experts_without_gates.activate_all_rows.apply()
-    target_state_groups.groups_that_move.apply()
-    sampled_rows.swap_both_masks.apply()
+    for patch in PATCHES:
+        patch.apply()
+    for feature in (mask_tokens, recurrent, quantized):
+        feature.install()

@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a draft for model runner V2: a model of its own, or a head on the target's states."""
+"""How model runner V2 loads a draft, and output matrices of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
 from vllm.compilation.backends import set_model_tag
 from vllm.config import VllmConfig
 from vllm.config.utils import replace
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader import get_model
+from vllm.model_executor.model_loader.utils import get_model_architecture
 from vllm.v1.worker.gpu.spec_decode.dflash.utils import load_dflash_model
 from vllm.v1.worker.gpu.spec_decode.eagle.utils import load_eagle_model
 from vllm.v1.worker.gpu.spec_decode.utils import get_pp_safe_draft_load_config
 
-from mkv_ascend.adapters.common import pipeline, unfilled
+from mkv_ascend.adapters.common import pipeline, weights
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting import padded_vocabulary
@@ -25,16 +29,73 @@ from mkv_ascend.adapters.common.drafting.draft_config import (
     preserve_ascend_config,
 )
 from mkv_ascend.adapters.common.drafting.target_parts import named_parts
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.host import HOST
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.own_output_matrix import (
-    own_output_matrices,
-)
+from mkv_ascend.adapters.patching import record, replaced
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.draft import HOST
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.stages import embeddings_left_out
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig
+    from vllm.config import ModelConfig
+
+
+# Output matrices of a head's own, where its checkpoint has one that differs from the target's.
+
+OWN_MATRIX = record(
+    name="output matrix of an MTP layer's own in model runner V2",
+    target="vllm.v1.worker.gpu.spec_decode.eagle.utils:load_eagle_model",
+    reads=(
+        "vllm.model_executor.model_loader.default_loader:DefaultModelLoader.load_weights",
+        "vllm.model_executor.model_loader.utils:initialize_model",
+        "vllm_ascend.spec_decode.llm_base_proposer:AscendSpecDecodeBaseProposer._maybe_share_lm_head",
+    ),
+)
+
+
+@contextlib.contextmanager
+def own_output_matrices(draft: ModelConfig) -> Iterator[Callable[[nn.Module], None]]:
+    """Note output matrices of a draft that is loaded while the block runs.
+
+    They are in its layers or beside them. Gives a function that puts those back that differ from
+    what the draft has in their place.
+    """
+    loaded_class, _ = get_model_architecture(draft)
+    load, own = loaded_class.load_weights, {}
+
+    def load_and_note(
+        model: nn.Module, weights: Iterable[tuple[str, torch.Tensor]]
+    ) -> set[str] | None:
+        loaded: set[str] | None = load(model, weights)
+        # Heads of eagle and eagle3 say nothing: vLLM compares their matrices itself.
+        told = loaded or set()
+        for name, module in model.named_modules():
+            # Without one in the checkpoint, it is memory that nobody wrote.
+            if isinstance(module, ParallelLMHead) and f"{name}.weight" in told:
+                own[name] = module
+        return loaded
+
+    def put_back(model: nn.Module) -> None:
+        for name, matrix in own.items():
+            if not are_equal(matrix, model.get_submodule(name)):
+                model.set_submodule(name, matrix)
+
+    with replaced(loaded_class, "load_weights", load_and_note):
+        yield put_back
+
+
+def are_equal(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules compute the same: they are one, or all of their parameters are equal."""
+    if one is other:
+        return True
+    mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
+    return mine.keys() == theirs.keys() and all(
+        mine[name].dtype == theirs[name].dtype and torch.equal(mine[name], theirs[name])
+        for name in mine
+    )
+
+
+# Loads a draft for model runner V2: a model of its own, or a head on the target's states.
 
 DRAFT_MODEL = "draft_model"
 """The method of drafts that are models of their own; vLLM's prefix of their layers, too."""
@@ -100,7 +161,7 @@ def load_draft(target: nn.Module, config: VllmConfig, *, replicated: bool) -> nn
         pipeline.whole(),
         HOST.building() as built,
         building(being_built),
-        unfilled.noted(),
+        weights.noted(),
         padded_vocabulary.loading(config.speculative_config.draft_model_config),
     ):
         if config.speculative_config.method == DRAFT_MODEL:

@@ -15,24 +15,17 @@ from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
 
-from mkv_ascend.adapters.common.drafting.assembly import (
-    Assembly,
-    rope_positions,
-    run_dummy_passes,
-)
+from mkv_ascend.adapters.common.drafting.assembly import Assembly, rope_positions, run_dummy_passes
 from mkv_ascend.adapters.common.drafting.context_shares import is_replicated
 from mkv_ascend.adapters.common.drafting.draft import takes_images
 from mkv_ascend.adapters.common.drafting.draft_config import separate_draft_config
-from mkv_ascend.adapters.common.drafting.families import (
-    BlockTables,
-    use_draft_recurrent_specs,
-)
+from mkv_ascend.adapters.common.drafting.families import BlockTables, use_draft_recurrent_specs
 from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy_pass
 from mkv_ascend.adapters.common.drafting.proposers import family_of
 from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
 from mkv_ascend.adapters.common.rebuilding_states import Rebuilding, make_rebuilding
 from mkv_ascend.adapters.patching import override
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.host import HOST
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.draft import HOST, PASSES
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.loading import (
     DFLASH,
     DRAFT_MODEL,
@@ -40,13 +33,13 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.loading import (
     load_draft,
     make_draft_config,
 )
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.pass_context import PASSES
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.records import SPECULATOR
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.scheduled_counts import counts_of
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import Step, target_output
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.states_behind_hits import (
-    tokens_on_the_device,
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import (
+    Step,
+    counts_of,
+    target_output,
 )
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.recurrent import tokens_on_the_device
 from mkv_ascend.drafting.draft_counts import DraftCounts
 
 if TYPE_CHECKING:

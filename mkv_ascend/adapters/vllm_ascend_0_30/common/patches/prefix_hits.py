@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks in the engine core: prefix hits of heads, and beside a draft's recurrent states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core.single_type_kv_cache_manager import MambaManager
+from vllm.v1.kv_cache_interface import KVCacheConfig
+
+from mkv_ascend.adapters.common.patches import prefix_hits
+from mkv_ascend.adapters.common.patches.prefix_hits import (
+    hash_one_token_ahead,
+    make_without_drops,
+    tells_all,
+)
+from mkv_ascend.adapters.patching import Patch, override, patch, record
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+# Prefix hits beside a draft's recurrent states.
+#
+# vLLM 0.30.0 asks no group for a hit whose spec is not ``prefix_cacheable``. It still hands such
+# a group the computed blocks, none, of which its manager would keep count.
+
+BLOCKS = record(
+    name="blocks of a draft's states",
+    target=(
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.get_num_blocks_to_allocate",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.allocate_new_blocks",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.cache_blocks",
+        "vllm.v1.core.single_type_kv_cache_manager:MambaManager.remove_skipped_blocks",
+        "vllm.v1.core.single_type_kv_cache_manager:"
+        "SingleTypeKVCacheManager.add_local_computed_blocks",
+        "vllm.v1.kv_cache_interface:KVCacheSpec.prefix_cacheable",
+    ),
+)
+
+
+class DraftRecurrentManager(MambaManager):
+    """The blocks of one recurrent group of a draft."""
+
+    @override(BLOCKS)
+    def get_num_blocks_to_allocate(self, request_id: str, *_: Any, **__: Any) -> int:
+        """Number of blocks that the request does not have yet."""
+        return prefix_hits.missing_blocks(self, request_id)
+
+    @override(BLOCKS)
+    def allocate_new_blocks(self, request_id: str, *_: Any, **__: Any) -> list[Any]:
+        """Allocate all of a request's blocks at its beginning."""
+        return prefix_hits.allocate_all(self, request_id)
+
+    @override(BLOCKS)
+    def cache_blocks(self, *_: Any, **__: Any) -> None:
+        """Cache no block; a state belongs to one request and changes in place."""
+
+    @override(BLOCKS)
+    def remove_skipped_blocks(self, *_: Any, **__: Any) -> None:
+        """All are needed to the end."""
+
+    @override(BLOCKS)
+    def add_local_computed_blocks(self, request_id: str, *_: Any, **__: Any) -> None:
+        """Take no block of a hit."""
+
+
+block_sizes_of_others = Patch(prefix_hits.HITS)
+
+
+@block_sizes_of_others.also(target="vllm.v1.engine.core:resolve_kv_cache_block_sizes")
+def _block_sizes(original: Any, kv_cache_config: KVCacheConfig, vllm_config: Any) -> Any:
+    """Block sizes for hits, of the groups that have a say."""
+    return prefix_hits.sizes_of_others(
+        original, DraftRecurrentManager, kv_cache_config, vllm_config
+    )
+
+
+# Heads on hidden states behind prefix hits: blocks are right, or are computed again.
+#
+# The last row of a block of such a draft is made from the token after the block, which may be
+# another request's. vLLM therefore ends a hit one block earlier. vllm-ascend 0.30.0rc2 takes the
+# whole hit where nothing fetches keys from elsewhere, because an earlier end costs models with
+# states their whole hit. Here blocks are hashed with the token behind them, and the whole hit is
+# right. Where that token does not tell all, models without states pay one block.
+
+
+@patch(
+    name="heads behind prefix hits",
+    target=(
+        "vllm_ascend.patch.platform.patch_kv_cache_coordinator:"
+        "AscendHybridKVCacheCoordinator.__init__",
+        "vllm.v1.engine.core:get_request_block_hasher",
+        "vllm.v1.core.kv_cache_manager:KVCacheManager.__init__",
+    ),
+    reads=(
+        "vllm_ascend.patch.platform.patch_kv_cache_coordinator:_skips_eagle_block_drop",
+        "vllm.v1.core.block_pool:BlockPool.cache_full_blocks",
+        "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator.cache_blocks",
+        "vllm.v1.core.kv_cache_coordinator:HybridKVCacheCoordinator.cache_blocks",
+        "vllm.v1.core.kv_cache_manager:KVCacheManager.allocate_slots",
+        "vllm.v1.core.kv_cache_utils:generate_block_hash_extra_keys",
+        "vllm.v1.request:Request.update_block_hashes",
+    ),
+)
+def end_hits_a_block_earlier(
+    original: Any, coordinator: Any, kv_cache_config: Any, *args: Any, **kwargs: Any
+) -> None:
+    original(coordinator, kv_cache_config, *args, **kwargs)
+    states = any(isinstance(one, MambaManager) for one in coordinator.single_type_managers)
+    if getattr(kv_cache_config, "kv_transfer_config", None) is None and not states:
+        coordinator.skips_eagle_block_drop = False
+
+
+hash_blocks_of_heads = Patch(end_hits_a_block_earlier.record)
+hash_blocks_of_heads.also(target="vllm.v1.engine.core:get_request_block_hasher")(
+    hash_one_token_ahead
+)
+
+
+@hash_blocks_of_heads.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")
+def drop_no_block(original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
+    """See ``make_without_drops``."""
+    cache_blocks = make_without_drops(original, manager, *args, **kwargs)
+    manager.coordinator.cache_blocks = cache_blocks
+
+
+def patches_for(config: VllmConfig) -> tuple[Patch, ...]:
+    """What makes hits of this configuration's heads right."""
+    return (hash_blocks_of_heads,) if tells_all(config) else (end_hits_a_block_earlier,)
