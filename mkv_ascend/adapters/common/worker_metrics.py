@@ -14,7 +14,7 @@ from mkv_ascend.metrics.store import Store
 
 if TYPE_CHECKING:
     from mkv_ascend.adapters.common.drafting.assembly import Assembly
-    from mkv_ascend.adapters.common.drafting.capture_cost import CaptureCost
+    from mkv_ascend.adapters.common.drafting.capture import CaptureCost
 
 REPLAYED, EAGER = "replayed", "eager"
 PROPOSAL, PREFIX_HIT = "proposal", "prefix_hit"
