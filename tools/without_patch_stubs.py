@@ -13,7 +13,7 @@ COMMON = "mkv_ascend.adapters.common"
 ADAPTER_0_23 = "mkv_ascend.adapters.vllm_ascend_0_23"
 ADAPTER_0_30 = "mkv_ascend.adapters.vllm_ascend_0_30.common"
 RUNNER_V2 = "mkv_ascend.adapters.vllm_ascend_0_30.v2"
-SHARING = f"{COMMON}.drafting.sharing"
+BACKENDS = f"{COMMON}.backends"
 ROTARY = "vllm_ascend.ops.rotary_embedding"
 ROTARY_GLOBALS = (
     *("_cos_mla", "_sin_mla", "_cos_cache", "_sin_cache", "_cos_sin_cache"),
@@ -87,9 +87,9 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{PAGES}.get_new_blocks=BlockPool.get_new_blocks": (f"{POOL}.get_new_blocks",),
     },
     "metadata, context and captured launches of a draft's passes": {
-        f"{SHARING}:Sharing.set_lengths": (f"{ATTENTION}:AscendMetadata",),
-        f"{SHARING}:MLASharing.set_lengths": (f"{MLA}:AscendMLAMetadata",),
-        f"{SHARING}:SparseMLASharing.for_later_passes=Sharing.for_later_passes": (
+        f"{BACKENDS}.dense:Dense.set_lengths": (f"{ATTENTION}:AscendMetadata",),
+        f"{BACKENDS}.mla:MLA.set_lengths": (f"{MLA}:AscendMLAMetadata",),
+        f"{BACKENDS}.sparse_mla:SparseMLA.for_later_passes=MLA.__base__.for_later_passes": (
             "vllm_ascend.attention.sfa_v1:AscendSFAMetadata",
         ),
         f"{COMMON}.drafting.common_metadata:CommonMetadata.of="
@@ -103,7 +103,7 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{ADAPTER_0_30}.drafting.host:send_tokens_to_experts": (
             "vllm_ascend.ascend_forward_context:_EXTRA_CTX",
         ),
-        f"{COMMON}.drafting.capture_adapters:use": (
+        f"{COMMON}.drafting.launches:use": (
             "vllm_ascend.compilation.acl_graph:_draft_graph_params",
         ),
     },

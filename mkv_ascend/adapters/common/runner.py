@@ -236,7 +236,7 @@ class MkvModelRunner(NPUModelRunner):
             self.attn_groups,
             tables.block_tables,
             self.draft_layers(),
-            HOST.drafts.sharing_of,
+            HOST.drafts.backend_of,
             share=share,
         )
         return self._target_pass is not None

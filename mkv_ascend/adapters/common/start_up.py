@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
     from mkv_ascend.adapters.common.drafting.assembly import Assembly
-    from mkv_ascend.adapters.common.drafting.capture_cost import CaptureCost
+    from mkv_ascend.adapters.common.drafting.capture import CaptureCost
     from mkv_ascend.adapters.common.rebuilding_states import Rebuilding
 
 

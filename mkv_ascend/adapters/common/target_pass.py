@@ -17,15 +17,12 @@ import torch
 from vllm.v1.kv_cache_interface import CrossAttentionSpec, EncoderOnlyAttentionSpec
 from vllm.v1.worker.utils import AttentionGroup
 
-from mkv_ascend.adapters.common.drafting.gdn_sharing import (
-    GDNSharing,
-    gdn_need,
-    gdn_sharing_of,
-)
-from mkv_ascend.adapters.common.drafting.sharing import Sharing
+from mkv_ascend.adapters.common.backends.dense import Dense
+from mkv_ascend.adapters.common.backends.gdn import GatedDeltaNet, gdn_of
+from mkv_ascend.adapters.common.backends.port import Backend
 
-SharingOf = Callable[[Any], Sharing | None]
-"""How the metadata of a builder is shared (``DraftHost.sharing_of``)."""
+BackendOf = Callable[[Any, Any], Backend]
+"""What makes the metadata of a builder for layers of a spec (``DraftHost.backend_of``)."""
 
 AttentionGroups = list[list[AttentionGroup]]
 """vllm-ascend's ``attn_groups``: per KV group its attention groups."""
@@ -42,7 +39,7 @@ class Follower:
         table: vllm-ascend's block table of their KV group.
     """
 
-    sharing: Sharing | GDNSharing
+    sharing: Dense | GatedDeltaNet
     leader: str
     layers: tuple[str, ...]
     table: Any
@@ -54,7 +51,7 @@ class Follower:
             num_reqs: requests of the pass.
             lengths: int32 [rows], lengths of their sequences, then of the padding requests.
         """
-        if isinstance(self.sharing, GDNSharing):
+        if isinstance(self.sharing, GatedDeltaNet):
             rows = lengths.shape[0]
             table = self.table.get_device_tensor()[:rows]
             table[num_reqs:].fill_(0)
@@ -66,7 +63,7 @@ class Follower:
         if rows > num_reqs:
             table[num_reqs:].fill_(0)
         slots = self.table.slot_mapping.gpu[: built.slot_mapping.shape[0]]
-        return self.sharing.for_group(built, table, slots)
+        return self.sharing.for_group(built, slots, table)
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def plan_target_pass(
     groups: AttentionGroups,
     tables: Sequence[Any],
     draft_layers: Collection[str],
-    sharing_of: SharingOf,
+    backend_of: BackendOf,
     share: bool = True,
 ) -> TargetPass:
     """Decide for which KV groups builders run in the target's pass.
@@ -124,10 +121,10 @@ def plan_target_pass(
         groups: attention groups per KV group.
         tables: vllm-ascend's block tables, one per KV group.
         draft_layers: layers that have no metadata in the target's pass.
-        sharing_of: how metadata is shared.
+        backend_of: how metadata is shared.
         share: whether groups may share metadata.
     """
-    leaders: dict[Hashable, tuple[Sharing | GDNSharing, str]] = {}
+    leaders: dict[Hashable, tuple[Dense | GatedDeltaNet, str]] = {}
     shown: list[tuple[int, list[AttentionGroup]]] = []
     followers: list[Follower] = []
     layers: list[str] = []
@@ -138,16 +135,14 @@ def plan_target_pass(
             if not names:
                 continue
             layers += names
-            need = _need_of(group, sharing_of) if share else None
-            if need is not None and need in leaders:
-                sharing, leader = leaders[need]
-                followers.append(Follower(sharing, leader, tuple(names), tables[index]))
+            sharing = _sharing_of(group, backend_of) if share else None
+            need = None if sharing is None else sharing.need()
+            if need in leaders:
+                followers.append(Follower(*leaders[need], tuple(names), tables[index]))
                 continue
             built.append(replace(group, layer_names=names))
-            builder = group.get_metadata_builder()
-            sharing_here = sharing_of(builder) or gdn_sharing_of(builder)
-            if need is not None and sharing_here is not None:
-                leaders[need] = sharing_here, names[0]
+            if sharing is not None:
+                leaders[need] = sharing, names[0]
         if built:
             shown.append((index, built))
     view = copy.copy(config)
@@ -164,12 +159,11 @@ def plan_target_pass(
     )
 
 
-def _need_of(group: AttentionGroup, sharing_of: SharingOf) -> Hashable:
-    """Groups with equal values share metadata; None: the group shares none."""
-    builder = group.get_metadata_builder()
-    if gdn_sharing_of(builder) is not None:
-        return gdn_need(builder, group.kv_cache_spec)
-    sharing = sharing_of(builder)
-    if sharing is None or isinstance(group.kv_cache_spec, NEVER_SHARED):
-        return None
-    return type(builder), sharing.reads(group.kv_cache_spec)
+def _sharing_of(group: AttentionGroup, backend_of: BackendOf) -> Dense | GatedDeltaNet | None:
+    """How metadata of the group serves others with an equal need; None: it serves none."""
+    builder, spec = group.get_metadata_builder(), group.kv_cache_spec
+    gdn = gdn_of(builder, spec)
+    if gdn is not None or isinstance(spec, NEVER_SHARED):
+        return gdn
+    backend = backend_of(builder, spec)
+    return backend if isinstance(backend, Dense) and backend.shares else None

@@ -23,9 +23,9 @@ from tests.support import hosts
 pytestmark = pytest.mark.core
 
 CommonMetadata = hosts.module("drafting.common_metadata").CommonMetadata
-_sharing = hosts.module("drafting.sharing")
-GatheredRows = _sharing.GatheredRows
-GroupBuilder = _sharing.GroupBuilder
+_mla = hosts.module("backends.mla")
+GatheredRows = _mla.GatheredRows
+SparseMLA = hosts.module("backends.sparse_mla").SparseMLA
 
 HOST = hosts.module("drafting.host").HOST
 REQUESTS, STEPS = 2, 3
@@ -87,7 +87,7 @@ def draft(builders, specs=(WINDOW, FULL, WINDOW), causal=(False, False, False)):
     return Needs(
         groups,
         [
-            GroupBuilder(builder, group, common, HOST.sharing_of(builder))
+            HOST.backend_of(builder, group.spec, group=group, common=common)
             for builder, group in zip(builders, groups.groups, strict=True)
         ],
     )
@@ -222,7 +222,7 @@ LIVE = [[5, 6], [9, 10], [13, 14]]
 def test_later_passes_of_mla_have_the_rows_of_their_live_requests():
     built = SimpleNamespace(decode=SimpleNamespace(cos="the first pass's", sin="", seq_lens=None))
     planned = steps()
-    made = _sharing.MLASharing().for_later_passes(built, planned, gathered_rows())
+    made = _mla.MLA(None, None).for_later_passes(built, planned, gathered_rows())
     assert [each.decode.cos.tolist() for each in made] == LIVE
     assert [(-each.decode.sin).tolist() for each in made] == LIVE
     assert [each.decode.input_positions.tolist() for each in made] == [[6, 10], [7, 11], [8, 12]]
@@ -232,7 +232,11 @@ def test_later_passes_of_mla_have_the_rows_of_their_live_requests():
 def test_later_passes_of_sparse_mla_have_rows_and_lengths_of_their_own():
     built = SimpleNamespace(seq_lens="the first pass's", seq_lens_cpu="", cos="", sin="")
     planned = steps()
-    made = _sharing.SparseMLASharing().for_later_passes(built, planned, gathered_rows())
+    made = (
+        hosts.module("backends.sparse_mla")
+        .SparseMLA(None, None)
+        .for_later_passes(built, planned, gathered_rows())
+    )
     assert [each.cos.tolist() for each in made] == LIVE
     assert [(-each.sin).tolist() for each in made] == LIVE
     assert [each.seq_lens.tolist() for each in made] == [[7, 11], [8, 12], [9, 13]]

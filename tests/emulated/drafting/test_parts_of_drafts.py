@@ -11,12 +11,13 @@ import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 from vllm.config import CUDAGraphMode
 
+from mkv_ascend.adapters.common.backends.mla import MLA
+from mkv_ascend.adapters.common.backends.port import Backend
 from mkv_ascend.adapters.common.drafting import assembly as assemblies
 from mkv_ascend.adapters.common.drafting import capture, mask_tokens, pass_context
 from mkv_ascend.adapters.common.drafting.assembly import Assembly, target_output
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.families import Family
-from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, MLASharing
 from mkv_ascend.adapters.common.patches import prefix_hits, sampled_rows
 from tests.support import hosts
 
@@ -83,14 +84,12 @@ def test_builders_are_told_whether_their_layers_are_causal(causal: bool) -> None
         asked.append(causal)
         return SimpleNamespace()
 
-    group: Any = SimpleNamespace(spec=None, causal=causal)
-    sharing: Any = SimpleNamespace(
-        shares=True,
-        reads_host_lengths=False,
-        builds_in_graphs=False,
-        build=lambda *_: SimpleNamespace(causal=causal),
-    )
-    builder = GroupBuilder(None, group, SimpleNamespace(of=common_of), sharing)  # type: ignore[arg-type]
+    class Told(Backend):
+        def run(self, *_: Any) -> Any:
+            return SimpleNamespace(causal=causal)
+
+    group: Any = SimpleNamespace(causal=causal)
+    builder = Told(None, None, group, SimpleNamespace(of=common_of))  # type: ignore[arg-type]
     nothing = torch.zeros(1)
     builder.build(SimpleNamespace(index=1), nothing, nothing, None)  # type: ignore[arg-type]
     assert asked == [causal]
@@ -99,7 +98,7 @@ def test_builders_are_told_whether_their_layers_are_causal(causal: bool) -> None
 def test_decodes_of_mla_are_as_long_as_their_own_pass_says() -> None:
     built = SimpleNamespace(decode=SimpleNamespace(seq_lens_list=[1, 1], max_seq_lens=1))
     lengths: Any = SimpleNamespace(tensor=torch.tensor([5, 9]), values=[5, 9])
-    MLASharing.set_lengths(object.__new__(MLASharing), built, lengths)
+    MLA(None, None).set_lengths(built, lengths)
     assert (built.decode.seq_lens_list, built.decode.max_seq_lens) == ([5, 9], 9)
 
 

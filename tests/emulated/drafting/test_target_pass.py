@@ -21,15 +21,14 @@ from tests.support import hosts
 
 pytestmark = pytest.mark.core
 
-_sharing = hosts.module("drafting.sharing")
-MLASharing = _sharing.MLASharing
-SparseMLASharing = _sharing.SparseMLASharing
+MLA = hosts.module("backends.mla").MLA
+SparseMLA = hosts.module("backends.sparse_mla").SparseMLA
 _target_pass = hosts.module("target_pass")
 Follower = _target_pass.Follower
-GDNSharing = hosts.module("drafting.gdn_sharing").GDNSharing
+GatedDeltaNet = hosts.module("backends.gdn").GatedDeltaNet
 plan_target_pass = _target_pass.plan_target_pass
 
-SHARING_OF = hosts.module("drafting.host").HOST.sharing_of
+BACKEND_OF = hosts.module("drafting.host").HOST.backend_of
 SIZES = {"block_size": 4, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float16}
 FULL = FullAttentionSpec(**SIZES)
 WINDOW = SlidingWindowSpec(sliding_window=8, **SIZES)
@@ -89,7 +88,7 @@ def planned(**options):
     tables = [Table(base) for base in TABLES]
     config = configuration(*LAYERS)
     return (
-        plan_target_pass(config, GROUPS, tables, ["d.0", "d.1"], SHARING_OF, **options),
+        plan_target_pass(config, GROUPS, tables, ["d.0", "d.1"], BACKEND_OF, **options),
         tables,
         config,
     )
@@ -122,7 +121,7 @@ def test_attention_to_other_tokens_is_not_shared():
     spec = CrossAttentionSpec(**SIZES)
     groups = [[group("a", spec=spec)], [group("b", spec=spec)]]
     plan = plan_target_pass(
-        configuration(["a"], ["b"]), groups, [Table(10), Table(20)], [], SHARING_OF
+        configuration(["a"], ["b"]), groups, [Table(10), Table(20)], [], BACKEND_OF
     )
     assert shown_layers(plan) == [[["a"]], [["b"]]]
 
@@ -142,7 +141,7 @@ def test_groups_of_mla_share_with_those_of_their_spec_alone():
     }
     groups = [[group(name, spec=spec, builder=MLABuilder())] for name, spec in specs.items()]
     tables = [Table(10), Table(20), Table(30)]
-    plan = plan_target_pass(configuration(*specs), groups, tables, [], SHARING_OF)
+    plan = plan_target_pass(configuration(*specs), groups, tables, [], BACKEND_OF)
     assert shown_layers(plan) == [[["a"]], [["b"]]]
     assert [(one.leader, one.layers, one.table) for one in plan.followers] == [
         ("a", ("c",), tables[2])
@@ -186,7 +185,7 @@ def test_prefills_of_mla_followers_have_their_rows_of_the_block_table():
         decode=SimpleNamespace(block_table=table.rows[:1]),
         prefill=SimpleNamespace(block_table=table.rows[1:2]),
     )
-    follower = Follower(MLASharing(), "leader", ("t",), Table(-30))
+    follower = Follower(MLA(None, None), "leader", ("t",), Table(-30))
     metadata = follower.metadata(built, 2, LENGTHS)
     own = follower.table.rows
     assert metadata.decode.block_table.tolist() == own[:1].tolist()
@@ -197,7 +196,7 @@ def test_sparse_followers_have_their_own_block_table_and_slots():
     """Those of all requests: sparse MLA has one block table for prefills and decodes."""
     table = Table(-20)
     built = SimpleNamespace(block_table=table.rows[:2], slot_mapping=table.slot_mapping.gpu[:3])
-    follower = Follower(SparseMLASharing(), "leader", ("t",), Table(-30))
+    follower = Follower(SparseMLA(None, None), "leader", ("t",), Table(-30))
     metadata = follower.metadata(built, 2, LENGTHS)
     assert metadata.block_table.tolist() == follower.table.rows.tolist()
     assert metadata.slot_mapping.tolist() == [30] * 3
@@ -220,7 +219,8 @@ def test_padding_requests_of_states_read_block_0():
         spec_decode_metadata=None,
     )
     table = Table(30)
-    followed = Follower(GDNSharing(builder), "leader", ("t",), table).metadata(built, 1, LENGTHS)
+    gdn = GatedDeltaNet(builder, None)
+    followed = Follower(gdn, "leader", ("t",), table).metadata(built, 1, LENGTHS)
     assert followed.non_spec_state_indices_tensor.tolist() == [30, 0]
     assert built.non_spec_state_indices_tensor.tolist() == [1, 2]
 

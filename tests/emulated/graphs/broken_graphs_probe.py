@@ -14,7 +14,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 def lengths_frozen():
     """While inside, each captured launch has the same lengths in every replay: of one token."""
-    updates = hosts.module("drafting.updates").Updates
+    updates = hosts.module("drafting.launches").Updates
 
     run = updates.run
 

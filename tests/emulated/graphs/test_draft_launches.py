@@ -23,14 +23,13 @@ pytestmark = pytest.mark.core
 
 capture = hosts.module("drafting.capture")
 draft = hosts.module("drafting.draft")
-updates = hosts.module("drafting.updates")
-_capture_adapters = hosts.module("drafting.capture_adapters")
-CapturedGraphParams = _capture_adapters.CapturedGraphParams
-capture_adapter = _capture_adapters.capture_adapter
-_capture_cost = hosts.module("drafting.capture_cost")
-CaptureMeter = _capture_cost.CaptureMeter
+updates = hosts.module("drafting.launches")
+CapturedGraphParams = updates.CapturedGraphParams
+UpdatedLayer = updates.UpdatedLayer
+CaptureMeter = capture.CaptureMeter
 
-DENSE, MLA = capture_adapter(AscendAttentionBackendImpl), capture_adapter(AscendMLAImpl)
+_dense, _mla = hosts.module("backends.dense"), hosts.module("backends.mla")
+DENSE, MLA = _dense.Dense(None, None), _mla.MLA(None, None)
 
 HOST = hosts.module("drafting.host").HOST
 
@@ -51,8 +50,8 @@ def note(number, tokens, needed):
 def layers_and_metadata(tokens_of_passes):
     """Two layers, dense and MLA, and metadata of passes of so many tokens."""
     layers = {
-        "dense": SimpleNamespace(impl=object.__new__(AscendAttentionBackendImpl)),
-        "latent": SimpleNamespace(impl=object.__new__(AscendMLAImpl)),
+        "dense": UpdatedLayer(object.__new__(AscendAttentionBackendImpl), DENSE),
+        "latent": UpdatedLayer(object.__new__(AscendMLAImpl), MLA),
     }
     metadata = [
         {
@@ -72,12 +71,12 @@ def test_launches_of_one_pass_share_the_largest_workspace_and_each_was_captured_
     assert acl_graph.get_draft_graph_params() is before
     assert given == [needed for _, needed in needs]
     layers, metadata = layers_and_metadata([8, 2])
-    passes = table.launches(["dense", "latent"], metadata, layers)
+    passes = table.launches(layers, metadata)
     assert [[launch.tokens for launch in launches] for launches in passes] == [[8, 8], [2, 2]]
     largest = [[launch.workspace.nbytes for launch in launches] for launches in passes]
     assert largest == [[30, 30], [20, 20]]
     noted = [launch for launches in passes for launch in launches]
-    assert [launch.adapter for launch in noted] == [DENSE, MLA] * 2
+    assert [launch.layer.backend for launch in noted] == [DENSE, MLA] * 2
     assert [(launch.event, launch.operands, launch.handle) for launch in noted] == [
         (f"event {number}", f"operands {number}", f"task {number}") for number in range(4)
     ]
@@ -92,7 +91,7 @@ def test_a_capture_with_another_number_of_launches_is_refused(number):
     layers, metadata = layers_and_metadata([8])
     refused = f"{number} launches of attention were captured, not 2"
     with pytest.raises(RuntimeError, match=refused):
-        table.launches(["dense", "latent"], metadata, layers)
+        table.launches(layers, metadata)
 
 
 def captured(impls, tokens_of_passes):
@@ -109,8 +108,11 @@ def captured(impls, tokens_of_passes):
             decode=SimpleNamespace(actual_seq_lengths_q=[tokens]),
         )
         metadata.append(dict.fromkeys(names, shared))
-    layers = {name: SimpleNamespace(impl=impl) for name, impl in zip(names, impls, strict=True)}
-    return table.launches(names, metadata, layers)
+    layers = {
+        name: UpdatedLayer(impl, MLA if isinstance(impl, AscendMLAImpl) else DENSE)
+        for name, impl in zip(names, impls, strict=True)
+    }
+    return table.launches(layers, metadata)
 
 
 def lengths_in(metadata, kind):
@@ -232,10 +234,14 @@ def test_lengths_go_into_a_copy_of_the_metadata():
 
 def test_mla_takes_rows_up_to_its_threshold_for_decodes():
     builder = SimpleNamespace(decode_threshold=16)
-    assert DENSE.why_not(17, builder) is None
-    assert MLA.why_not(16, builder) is None
-    assert "17 tokens are a prefill to MLA, whose decodes have 16" in MLA.why_not(17, builder)
-    assert capture_adapter(object) is None
+    dense = _dense.Dense(builder, None, of_layers=AscendAttentionBackendImpl)
+    mla = _mla.MLA(builder, None, of_layers=AscendMLAImpl)
+    assert dense.why_not_captured(17) is None
+    assert mla.why_not_captured(16) is None
+    assert "17 tokens are a prefill to MLA, whose decodes have 16" in mla.why_not_captured(17)
+    group = SimpleNamespace(backend=object, causal=False)
+    other = _dense.Dense(builder, None, group, of_layers=object)
+    assert other.why_not_captured(1) == "launches of object are not captured yet"
 
 
 def test_a_capture_costs_what_it_keeps():

@@ -20,7 +20,11 @@ from vllm_ascend.compilation.updatable_graph import GraphUpdateTask, UpdatableGr
 
 pytestmark = pytest.mark.core
 
-CapturedGraphParams = hosts.module("drafting.capture_adapters").CapturedGraphParams
+_launches = hosts.module("drafting.launches")
+CapturedGraphParams = _launches.CapturedGraphParams
+UpdatedLayer = _launches.UpdatedLayer
+Dense = hosts.module("backends.dense").Dense
+DenseOfShares = hosts.module("drafting.shared_context").DenseOfShares
 _task_updates = hosts.module("drafting.task_updates")
 DraftGraph = _task_updates.DraftGraph
 TaskUpdates = _task_updates.TaskUpdates
@@ -33,7 +37,7 @@ class Implementation(AscendAttentionBackendImpl):
         pass
 
 
-LAYERS = {name: SimpleNamespace(impl=Implementation()) for name in NAMES}
+LAYERS = {name: UpdatedLayer(Implementation(), Dense(None, None)) for name in NAMES}
 
 
 def captured(passes):
@@ -61,7 +65,7 @@ def captured(passes):
 
 def test_each_launch_gets_the_lengths_of_its_pass_and_its_layers_table():
     graph, metadata = captured(3)
-    updates = TaskUpdates(graph, CapturedGraphParams(), NAMES, metadata, LAYERS)
+    updates = TaskUpdates(graph, CapturedGraphParams(), LAYERS, metadata)
     assert updates
     updates.run("stream", None, None, [[5, 6], [7, 8], [9, 10]])
     assert [(given["launch"], given["actual_seq_lengths_kv"]) for given in graph.applied] == [
@@ -77,12 +81,12 @@ def test_each_launch_gets_the_lengths_of_its_pass_and_its_layers_table():
 
 def test_a_missing_task_or_length_is_an_error():
     graph, metadata = captured(2)
-    updates = TaskUpdates(graph, CapturedGraphParams(), NAMES, metadata, LAYERS)
+    updates = TaskUpdates(graph, CapturedGraphParams(), LAYERS, metadata)
     with pytest.raises(ValueError, match="lengths of 1 passes for a graph of 2"):
         updates.run("stream", None, None, [[5, 6]])
     graph.tasks.pop()
     with pytest.raises(RuntimeError, match="3 tasks of attention were captured, not 4"):
-        TaskUpdates(graph, CapturedGraphParams(), NAMES, metadata, LAYERS)
+        TaskUpdates(graph, CapturedGraphParams(), LAYERS, metadata)
 
 
 def test_launches_of_one_operator_share_the_largest_workspace_of_any():
@@ -100,9 +104,9 @@ def test_launches_of_one_operator_share_the_largest_workspace_of_any():
 def test_where_ranks_share_sequences_a_pass_of_several_rows_has_two_launches():
     """What this rank has of the keys before the pass, and the pass's rows; later passes one."""
     implementation = object.__new__(attention_cp.AscendAttentionDCPImpl)
-    implementation.dcp_size, implementation.dcp_rank = 2, 1
     parallel = SimpleNamespace(cp_kv_cache_interleave_size=1)
-    implementation.vllm_config = SimpleNamespace(parallel_config=parallel)
+    config = SimpleNamespace(parallel_config=parallel)
+    builder = SimpleNamespace(dcp_size=2, dcp_rank=1, vllm_config=config)
     graph, _ = captured(0)
     metadata = []
     for number, (ends, kinds) in enumerate(
@@ -117,21 +121,21 @@ def test_where_ranks_share_sequences_a_pass_of_several_rows_has_two_launches():
             task = GraphUpdateTask(None, {"pass": number}, provider, index, None, None)
             graph.tasks.append(task)
             graph.provider_sizes[provider] = index + 1
-    layers = {"layers.10": SimpleNamespace(impl=implementation)}
-    updates = TaskUpdates(graph, CapturedGraphParams(), ("layers.10",), metadata, layers)
+    layers = {"layers.10": UpdatedLayer(implementation, DenseOfShares(builder, None))}
+    updates = TaskUpdates(graph, CapturedGraphParams(), layers, metadata)
     updates.run("stream", None, None, [[9, 12], [10, 13], [11, 14]])
     given = [(one["pass"], one["actual_seq_lengths_kv"]) for one in graph.applied]
     assert given == [(0, [2, 4]), (0, [4, 8]), (1, [5, 6]), (2, [5, 7])]
     graph.tasks.pop()
     with pytest.raises(RuntimeError, match="3 tasks of attention were captured, not 4"):
-        TaskUpdates(graph, CapturedGraphParams(), ("layers.10",), metadata, layers)
+        TaskUpdates(graph, CapturedGraphParams(), layers, metadata)
 
 
 class Noted(list):
     """Launches that MLA noted beside the graph's tasks."""
 
-    def launches(self, names, metadata, layers):
-        self.extend(names)
+    def launches(self, layers, metadata):
+        self.extend(layers)
         return ((),) * len(metadata)
 
 
@@ -150,9 +154,9 @@ def test_launches_of_mla_are_updated_with_the_graphs_tasks(monkeypatch):
 
     monkeypatch.setattr(_task_updates, "Updates", NotedUpdates)
     graph, metadata = captured(2)
-    latent = {"layers.11": SimpleNamespace(impl=SimpleNamespace())}
+    latent = {"layers.11": UpdatedLayer(SimpleNamespace(), Dense(None, None))}
     noted = Noted()
-    updates = TaskUpdates(graph, noted, (*NAMES, *latent), metadata, LAYERS | latent)
+    updates = TaskUpdates(graph, noted, LAYERS | latent, metadata)
     assert noted == ["layers.11"]
     updates.run("stream", "context", "config", [[5, 6], [7, 8]])
     assert len(graph.applied) == 4

@@ -8,9 +8,9 @@ import torch
 import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
 from vllm_ascend.attention.mla_v1 import AscendMLAImpl
 
-from mkv_ascend.adapters.common.attention import adapted_flash_attention_3, adapted_mla
 from mkv_ascend.adapters.common.attention.backends import backend_class
 from mkv_ascend.adapters.common.attention.building import TARGET
+from mkv_ascend.adapters.common.backends import flash_attention_3, mla
 from mkv_ascend.attention import catalog
 from tests.support import hosts
 
@@ -38,13 +38,13 @@ def test_cached_context_is_attended_to_in_the_dtype_of_the_cache(cache_dtype, ex
     """vllm-ascend gathers the cache into a buffer of the queries' dtype, always bfloat16."""
     query = torch.ones(1, dtype=torch.bfloat16)
     cache = (torch.ones(1, dtype=cache_dtype), torch.ones(1, dtype=cache_dtype))
-    implementation = adapted_mla.implementation(StockMLA)()
+    implementation = mla.implementation(StockMLA)()
     answer = implementation._compute_prefill_context(query, query, cache, 64)
     assert answer == (expected, expected, 64)
 
 
 def test_a_half_precision_prefill_is_vllm_ascends_own():
-    implementation = adapted_mla.implementation(StockMLA)()
+    implementation = mla.implementation(StockMLA)()
     assert implementation._forward_prefill(torch.ones(1, dtype=torch.float16)) == "stock"
 
 
@@ -54,7 +54,7 @@ def test_a_prefill_in_float32_is_not_rounded():
     torch.manual_seed(0)
     sizes = {"q_nope": 128, "q_pe": 64, "k_nope": 128, "k_pe": 64, "value": 128}
     parts = {name: torch.randn(sum(lengths), heads, size) for name, size in sizes.items()}
-    implementation = object.__new__(adapted_mla.implementation(AscendMLAImpl))
+    implementation = object.__new__(mla.implementation(AscendMLAImpl))
     vars(implementation).update(
         num_heads=heads, head_padding=0, v_head_dim=128, qk_rope_head_dim=64, scale=192**-0.5
     )
@@ -102,7 +102,7 @@ def test_flash_attention_3_takes_all_requests_in_one_causal_call_and_leaves_padd
         max_query_len=4,
     )
     query, output = torch.zeros(6, 1, 2), torch.full((6, 1, 2), -1.0)
-    implementation = adapted_flash_attention_3.implementation(StockFlash3)()
+    implementation = flash_attention_3.implementation(StockFlash3)()
     answer = implementation.forward_impl(query, None, None, None, metadata, output)
     assert implementation.call == ([[1], [2]], [0, 4, 5], [9, 7], True, 4)
     assert answer is output

@@ -38,7 +38,7 @@ def watch():
     import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
     from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder as Builder
 
-    sharing_class = hosts.module("drafting.gdn_sharing").GDNSharing
+    sharing_class = hosts.module("backends.gdn").GatedDeltaNet
     gdn_rows = import_module("mkv_ascend.adapters.common.patches.recurrent")
 
     gdn_rows.install()  # its guard wants the method as vllm-ascend has it

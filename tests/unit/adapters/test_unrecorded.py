@@ -177,8 +177,8 @@ def records_of(path: Path) -> list[Placed]:
         for module in [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
     }
     beside = [x for x in SOURCES if x.relative_to(foreign_names.ROOT).as_posix() in imported]
-    if path.parent.name in ("drafting", "judge"):
-        folder = path.parent.name
+    if path.parent.name in ("backends", "drafting", "judge"):
+        folder = path.parent.name.replace("backends", "drafting")
         beside += [x for x in SOURCES if (x.parent.name, x.name) == (folder, "records.py")]
     return foreign_names.records({path, *beside})
 

@@ -28,9 +28,8 @@ from mkv_ascend.drafting.recurrent_states import (
 )
 from tests.support import hosts
 
-_recurrent_kinds = hosts.module("drafting.recurrent_kinds")
-Convolving = _recurrent_kinds.Convolving
-refuse_unknown_kinds = _recurrent_kinds.refuse_unknown_kinds
+Mamba2 = hosts.module("backends.recurrent").Mamba2
+refuse_unknown_kinds = hosts.module("drafting.layer_groups").refuse_unknown_kinds
 
 MODULUS = 1_000_003
 WIDTH = 4
@@ -304,7 +303,7 @@ class Built:
 def test_metadata_of_mamba_for_another_table_has_its_rows() -> None:
     table = torch.arange(12).view(4, 3)
     built = Built(num_decodes=3, state_indices_tensor_d=table[:3], state_indices_tensor_p=table[3:])
-    other = Convolving("width").for_table(None, built, table + 100)
+    other = Mamba2(None, None).for_table(built, table + 100)
     assert other.state_indices_tensor_d.tolist() == (table[:3] + 100).tolist()
     assert other.state_indices_tensor_p.tolist() == [109]
     assert built.state_indices_tensor_d.tolist() == table[:3].tolist()

@@ -7,8 +7,8 @@ vllm-ascend's classes are used unchanged, except for these gaps:
   vllm-ascend's does.
 * A cache with another dtype than the model needs rows of its dtype (``cache_dtype``).
 * The metadata builders of MLA take the block size of another group (``group_blocks``).
-* The implementations of MLA and of flash_attention_3 need corrections (``adapted_mla``,
-  ``adapted_flash_attention_3``).
+* The implementations of MLA and of flash_attention_3 need corrections (in their
+  modules of ``common/backends``).
 * Windows of a draft's rows that see those behind them need an implementation of the host's own
   adapter (``WINDOWS_OF_DRAFTS``).
 * A draft's metadata builders must see the draft's configuration and rotary tables, whoever
@@ -23,27 +23,24 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mkv_ascend.adapters.common.attention import (
-    adapted_flash_attention_3,
-    adapted_mla,
     cache_dtype,
     group_blocks,
     replicated,
+    rope_tables,
 )
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.common.attention.records import BACKEND_PER_LAYER, OF_ONE_MODEL
+from mkv_ascend.adapters.common.backends import flash_attention_3, mla
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.layout.kind import Kind
 
-if TYPE_CHECKING:
-    from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
-
 ADAPTED_IMPLEMENTATIONS: dict[str, Callable[..., type[Any]]] = {
-    "vllm_ascend.attention.mla_v1:AscendMLABackend": adapted_mla.implementation,
-    "vllm_ascend.attention.fa3_v1:AscendFABackend": adapted_flash_attention_3.implementation,
+    "vllm_ascend.attention.mla_v1:AscendMLABackend": mla.implementation,
+    "vllm_ascend.attention.fa3_v1:AscendFABackend": flash_attention_3.implementation,
 }
 """Class path of a backend -> function that makes our implementation from vllm-ascend's."""
 
@@ -197,7 +194,7 @@ def _bound_builder(builder: Any, model: ModelBeingBuilt) -> type[Any]:
         members["build"] = build
     bound = derive(builder, f"[{model.role.value}]", members, OF_ONE_MODEL)
     if model.rope_tables is not None:
-        _ROPE_TABLES[bound] = model.rope_tables
+        rope_tables.BY_BUILDER[bound] = model.rope_tables
     return bound
 
 
@@ -206,12 +203,3 @@ def _reads_rotary_tables(builder: type[Any]) -> bool:
     from vllm_ascend.attention.attention_v1 import AscendAttentionMetadataBuilder
 
     return not issubclass(builder, AscendAttentionMetadataBuilder)
-
-
-_ROPE_TABLES: dict[type[Any], RopeTables] = {}
-"""Bound metadata builder class -> the rotary tables of its model."""
-
-
-def rope_tables_of(builder: Any) -> RopeTables | None:
-    """The rotary tables of the model whose metadata ``builder`` makes; None for the target's."""
-    return _ROPE_TABLES.get(type(builder))

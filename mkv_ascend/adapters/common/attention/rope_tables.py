@@ -119,6 +119,15 @@ class RopeTables:
                 self._values[name] = getattr(rotary_embedding, name)
 
 
+BY_BUILDER: dict[type[Any], RopeTables] = {}
+"""Class of metadata builders that is bound to a draft -> the rotary tables of its model."""
+
+
+def rope_tables_of(builder: Any) -> RopeTables:
+    """The rotary tables of the draft whose metadata ``builder`` makes; layers have bound ones."""
+    return BY_BUILDER[type(builder)]
+
+
 def _read() -> dict[str, Any]:
     return {name: getattr(rotary_embedding, name) for name in GLOBALS}
 

@@ -13,7 +13,6 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
-from mkv_ascend.adapters.common.attention import adapted_flash_attention_3
 from mkv_ascend.adapters.common.attention.replicated import keep_all_keys
 from mkv_ascend.adapters.common.drafting.capture import AscendCapturer, why_not_captured
 from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
@@ -25,10 +24,8 @@ from mkv_ascend.adapters.common.drafting.families import (
     Family,
     widen_decodes,
 )
-from mkv_ascend.adapters.common.drafting.flash_attention_3_sharing import FlashAttention3Sharing
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.layer_groups import find_groups, ranks_of_slots
-from mkv_ascend.adapters.common.drafting.sharing import GroupBuilder, Sharing
 from mkv_ascend.adapters.common.graphs import have_readers
 from mkv_ascend.drafting.attention_strategy import AttentionStrategy
 from mkv_ascend.drafting.counts import Eager
@@ -112,18 +109,20 @@ class Assembly:
         proposer.block_size = proposer.kernel_block_size = groups.block_sizes[0]
         reads = not self.family.has_keys or have_readers(proposer.vllm_config, [made])
         common = common_metadata_of(proposer, reads_caches=reads)
-        builders = [group.get_metadata_builder() for group in made]
         shares = self.host.shares_of(proposer.runner)
-        for builder in builders:
+        backends = []
+        for group, vllm_group in zip(groups.groups, made, strict=True):
+            builder = vllm_group.get_metadata_builder()
             more = proposer.net_num_new_slots_per_request
             widen_decodes(builder, more, shared=shares is not None)
-        draft.bind(
-            groups,
-            [
-                GroupBuilder(builder, group, common, self._sharing_of(builder, group.backend))
-                for builder, group in zip(builders, groups.groups, strict=True)
-            ],
-        )
+            with set_current_vllm_config(proposer.vllm_config):  # some backends ask it
+                of_layers = vllm_group.backend.get_impl_cls()
+            backends.append(
+                self.host.backend_of(
+                    builder, group.spec, of_layers=of_layers, group=group, common=common
+                )
+            )
+        draft.bind(groups, backends)
         plan = DraftPlan(
             self.family.sizes(proposer),
             [tables.rows[kv_group] for kv_group in groups.kv_groups],
@@ -138,7 +137,7 @@ class Assembly:
         self.why_eager = why_not_captured(
             proposer,
             draft,
-            made,
+            backends,
             enforce_eager=self.enforce_eager,
             runs_along=isinstance(strategy, AttentionStrategy),
         )
@@ -147,14 +146,6 @@ class Assembly:
         else:
             self.graphs = None
             draft.run_eagerly()
-
-    def _sharing_of(self, builder: Any, backend: Any) -> Sharing | None:
-        """How metadata of one group is shared; two backends have one class of builders."""
-        with set_current_vllm_config(self.proposer.vllm_config):  # some backends ask it
-            implementation = backend.get_impl_cls()
-        if implementation is not None and adapted_flash_attention_3.is_adapted(implementation):
-            return FlashAttention3Sharing()
-        return self.host.sharing_of(builder)
 
     def propose(
         self, target: TargetOutput, tokens: int | None = None, agreed: int | None = None

@@ -8,27 +8,66 @@ execution. Each launch is updated by its own layer's backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch_npu
-from vllm.config import set_current_vllm_config
 from vllm.forward_context import ForwardContext, get_forward_context, override_forward_context
 from vllm.platforms import current_platform
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 
-from mkv_ascend.adapters.common.drafting.capture_adapters import (
-    CapturedGraphParams,
-    capture_adapter,
-    is_updated,
-)
-from mkv_ascend.adapters.common.drafting.capture_cost import CaptureMeter
+from mkv_ascend.adapters.common.backends.dense import Dense
+from mkv_ascend.adapters.common.backends.port import Backend
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.host import DraftHost, LaunchUpdates
+from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, UpdatedLayer
 from mkv_ascend.drafting.passes import Passes
 
 SHARED_SEQUENCES = "ranks share the keys of a sequence, and masks of its rows are made eagerly"
+
+
+@dataclass(frozen=True)
+class CaptureCost:
+    """Number of graphs, seconds, and bytes of device memory that the graphs keep."""
+
+    graphs: int = 0
+    seconds: float = 0.0
+    kept_bytes: int = 0
+
+    def __add__(self, other: CaptureCost) -> CaptureCost:
+        return CaptureCost(
+            self.graphs + other.graphs,
+            self.seconds + other.seconds,
+            self.kept_bytes + other.kept_bytes,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.graphs} in {self.seconds:.1f} s, {self.kept_bytes / (1 << 20):.2f} MiB"
+
+
+class CaptureMeter:
+    """Adds up the cost of captures; ``total``: the cost so far."""
+
+    def __init__(self) -> None:
+        self.total = CaptureCost()
+
+    @contextmanager
+    def one_graph(self) -> Iterator[None]:
+        """Measure the capture of a graph, its preparation included."""
+        start, free = time.perf_counter(), _free_bytes()
+        yield
+        self.total += CaptureCost(1, time.perf_counter() - start, free - _free_bytes())
+
+
+def _free_bytes() -> int:
+    """Free memory of the device, after the allocator has released its cache."""
+    torch_npu.npu.synchronize()
+    torch_npu.npu.empty_cache()
+    free: int = torch_npu.npu.mem_get_info()[0]
+    return free
 
 
 class AscendGraph:
@@ -103,15 +142,25 @@ class AscendCapturer:
             run()
             _EXTRA_CTX.capturing, _EXTRA_CTX.num_tokens = False, passes.batch.rows
             context.attn_metadata = None
-        updated = [name for name, layer in self._layers.items() if is_updated(layer)]
+        updated = self._updated_layers()
         metadata: list[Any] = [passes.first, *passes.later()]
         return AscendGraph(
             graph,
-            self._host.updates(graph, table, updated, metadata, self._layers),
+            self._host.updates(graph, table, updated, metadata),
             context,
             self,
             reads_lengths=len(updated) < len(self._layers),
         )
+
+    def _updated_layers(self) -> dict[str, UpdatedLayer]:
+        """Layers whose launches take lengths on the host; others read them on the device."""
+        builders = self._draft.builders
+        backends = {name: builders[index] for name, index in self._draft.groups.layers()}
+        return {
+            name: UpdatedLayer(layer.impl, backend)
+            for name, layer in self._layers.items()
+            if isinstance(backend := backends[name], Dense) and backend.reads_host_lengths
+        }
 
     def run_updates(
         self, updates: LaunchUpdates, context: ForwardContext, lengths: Sequence[list[int]]
@@ -136,7 +185,7 @@ class AscendCapturer:
 def why_not_captured(
     proposer: Any,
     draft: AscendDraft,
-    attention_groups: Sequence[Any],
+    backends: Sequence[Backend],
     *,
     enforce_eager: bool,
     runs_along: bool,
@@ -144,6 +193,7 @@ def why_not_captured(
     """Why a draft's passes are not captured; None if they are.
 
     Args:
+        backends: of its groups of layers.
         runs_along: whether a rank without requests can replay a graph of padding.
     """
     runner = proposer.runner
@@ -157,22 +207,10 @@ def why_not_captured(
     if draft.shares_sequences() and not proposer.draft_host.captures_shares:
         return SHARED_SEQUENCES
     queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request
-    groups = zip(draft.groups.groups, attention_groups, draft.builders, strict=True)
-    for group, attention_group, builder in groups:
-        with set_current_vllm_config(proposer.vllm_config):  # some backends ask it
-            implementation = attention_group.backend.get_impl_cls()
-        if implementation is None and (builder.shares or builder.builds_in_graphs):
-            continue  # a cache without attention of its own, that of an indexer
-        adapter = None if implementation is None else capture_adapter(implementation)
-        if adapter is None:
-            return f"launches of {group.backend.__name__} are not captured yet"
-        reason = adapter.why_not(
-            queries,
-            attention_group.get_metadata_builder(),
-            known=builder.shares or builder.builds_in_graphs,
-        )
+    for backend in backends:
+        reason = backend.why_not_captured(queries)
         if reason is not None:
             return reason
-        if proposer.parallel_drafting and not adapter.is_updated:
-            return "with parallel drafting its lengths are on the host"
+    if proposer.parallel_drafting and not all(one.reads_host_lengths for one in backends):
+        return "with parallel drafting its lengths are on the host"
     return None

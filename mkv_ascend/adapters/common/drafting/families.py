@@ -18,16 +18,16 @@ from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft, buffers_of
 from mkv_ascend.adapters.common.drafting.draft_config import builder_config
-from mkv_ascend.adapters.common.drafting.layer_groups import refuse_recurrent_layers
+from mkv_ascend.adapters.common.drafting.layer_groups import (
+    find_recurrent_groups,
+    refuse_recurrent_layers,
+    refuse_unknown_kinds,
+)
 from mkv_ascend.adapters.common.drafting.mask_tokens import (
     MaskTokensDraft,
     causal_layers,
     mask_tokens_buffers,
     refuse_windows,
-)
-from mkv_ascend.adapters.common.drafting.recurrent_kinds import (
-    find_recurrent_groups,
-    refuse_unknown_kinds,
 )
 from mkv_ascend.adapters.common.drafting.target_keys import read_keys_of_the_target
 from mkv_ascend.drafting.attention_strategy import AttentionStrategy

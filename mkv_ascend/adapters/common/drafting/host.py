@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
-    from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
+    from mkv_ascend.adapters.common.backends.port import Backend
     from mkv_ascend.adapters.common.drafting.draft import AscendDraft
     from mkv_ascend.adapters.common.drafting.families import Family
+    from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, Layers
     from mkv_ascend.adapters.common.drafting.pass_context import PassContext
-    from mkv_ascend.adapters.common.drafting.sharing import Sharing
     from mkv_ascend.drafting.context_shares import ContextShares
 
 
@@ -94,8 +94,8 @@ class DraftHost(Protocol):
         Their ``kv_sharing_target_layer_name`` was just set.
         """
 
-    def sharing_of(self, builder: Any) -> Sharing | None:
-        """How the metadata of a builder is shared; None for an unknown builder."""
+    def backend_of(self, builder: Any, spec: Any, **of_draft: Any) -> Backend:
+        """What makes the metadata of a group; for the arguments see ``Backend``."""
 
     def new_graph(self) -> Any:
         """A device graph for a capture."""
@@ -104,16 +104,14 @@ class DraftHost(Protocol):
         self,
         graph: Any,
         table: CapturedGraphParams,
-        names: Sequence[str],
+        layers: Layers,
         metadata: Sequence[Mapping[str, Any]],
-        layers: Mapping[str, Any],
     ) -> LaunchUpdates:
         """How the launches of a capture that has ended are updated.
 
         Args:
             graph: the graph of the capture, from ``new_graph``.
             table: what implementations noted outside of the graph.
-            names: layers of the draft whose launches are updated, in the order of execution.
+            layers: layers of the draft whose launches are updated, in the order of execution.
             metadata: metadata of each pass, by layer.
-            layers: the draft's attention layers.
         """

@@ -8,17 +8,29 @@ they see of a block) may share one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import MambaSpec, UniformTypeKVCacheSpecs
 
+from mkv_ascend.adapters.common.backends.gdn import GatedDeltaNet
+from mkv_ascend.adapters.common.backends.recurrent import (
+    Mamba2,
+    RecurrentBackend,
+    ShortConvolution,
+)
 from mkv_ascend.adapters.common.drafting.context_shares import keeps_all_indexer_keys
 from mkv_ascend.adapters.common.kv_cache.replicated_specs import ranks_of_layer
 from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
+from mkv_ascend.drafting.recurrent_groups import RecurrentGroup
+from mkv_ascend.drafting.recurrent_states import RecurrentCaches
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+
+    from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
 
 
 def ranks_of_slots(config: VllmConfig, layers: Mapping[str, Any]) -> int:
@@ -104,3 +116,73 @@ def refuse_recurrent_layers(specs: Mapping[str, Any]) -> None:
             "which this release does for drafts of method draft_model only. Choose a draft of "
             "attention layers only, or a model of its own."
         )
+
+
+RECURRENT_BACKENDS: dict[MambaAttentionBackendEnum, type[RecurrentBackend]] = {
+    MambaAttentionBackendEnum.GDN_ATTN: GatedDeltaNet,
+    MambaAttentionBackendEnum.MAMBA2: Mamba2,
+    MambaAttentionBackendEnum.SHORT_CONV: ShortConvolution,
+}
+"""vLLM's kinds of recurrent layers that a draft may have."""
+
+
+def refuse_unknown_kinds(layers: Mapping[str, Any], speculative: int) -> None:
+    """Refuse recurrent layers whose state cannot return to the last accepted token.
+
+    Args:
+        layers: the draft's recurrent layers by name.
+        speculative: draft tokens of one proposal.
+
+    Raises:
+        NotImplementedError: a layer is of another kind than ``RECURRENT_BACKENDS``, or a form of it
+            that is not served.
+    """
+    for name, layer in layers.items():
+        kind = RECURRENT_BACKENDS.get(layer.mamba_type)
+        known = ", ".join(kind.name for kind in RECURRENT_BACKENDS)
+        reason = (
+            f"its kind is {layer.mamba_type}, and this release knows {known}"
+            if kind is None
+            else kind.why_not(layer, speculative)
+        )
+        if reason is not None:
+            raise NotImplementedError(
+                f"the draft keeps a recurrent state in {name}, which cannot be taken back where "
+                f"tokens are rejected: {reason}. Choose a draft of other layers, such as attention."
+            )
+
+
+def find_recurrent_groups(
+    layers: Mapping[str, Any],
+    kv_cache_groups: Sequence[Any],
+    config: Any,
+    device: Any,
+    common: CommonMetadata,
+) -> tuple[RecurrentGroup, ...]:
+    """Sort recurrent layers into groups and make their builders.
+
+    Args:
+        layers: the draft's recurrent layers by name.
+        kv_cache_groups: vLLM's ``KVCacheGroupSpec`` of the engine.
+        config: the draft's configuration, which the builders get.
+        common: makes what builders take for all layers.
+
+    Raises:
+        ValueError: a layer lies in no KV group.
+    """
+    members: dict[Any, dict[str, Any]] = {}
+    for name, layer in layers.items():
+        kv_group = kv_group_of(name, kv_cache_groups)
+        spec = spec_of(name, kv_cache_groups[kv_group].kv_cache_spec)
+        members.setdefault((kv_group, layer.get_attn_backend(), spec), {})[name] = layer
+    groups = []
+    for (kv_group, backend, spec), found in members.items():
+        kind = RECURRENT_BACKENDS[spec.mamba_type]
+        builder = kind(backend.get_builder_cls()(spec, list(found), config, device), spec, common)
+        caches = functools.partial(_caches, kind, tuple(found.values()))
+        groups.append(RecurrentGroup(kv_group, builder, tuple(found), caches))
+    return tuple(groups)
+
+
+def _caches(kind: type[RecurrentBackend], layers: Sequence[Any]) -> list[RecurrentCaches]:
+    return [kind.caches(layer) for layer in layers]

@@ -15,18 +15,24 @@ from torch.nn.functional import pad
 from vllm.distributed.parallel_state import get_tp_group
 from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX
+from vllm_ascend.attention.context_parallel.attention_cp import AscendAttentionCPMetadataBuilder
+from vllm_ascend.attention.context_parallel.mla_cp import AscendMlaCPMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.utils import lmhead_tp_enable
 
-from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
+from mkv_ascend.adapters.common.backends.port import Backend
+from mkv_ascend.adapters.common.backends.sparse_mla import SparseMLA
+from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends, backend_of
 from mkv_ascend.adapters.common.drafting.context_shares import plans_shares, shares_of
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.host import OwnMethod
+from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, Layers, Updates
 from mkv_ascend.adapters.common.drafting.pass_context import PassesOfRunnerV1
-from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, SparseMLASharing, find
-from mkv_ascend.adapters.common.drafting.updates import Updates
 from mkv_ascend.adapters.patching import record
-from mkv_ascend.adapters.vllm_ascend_0_23.drafting.shared_context import sharing_of_shares
+from mkv_ascend.adapters.vllm_ascend_0_23.drafting.shared_context import (
+    DenseOfShares,
+    MLAOfShares,
+)
 from mkv_ascend.adapters.vllm_ascend_0_23.patches.attention import (
     leave_the_cache_to_its_owner,
     rotate_queries_alone,
@@ -132,12 +138,21 @@ class RankedDraft(AscendDraft):
 # How vllm-ascend 0.23.0 does what differs between hosts where drafts are run.
 
 
-class SparseSharing(SparseMLASharing):
+class SparseMLAWithIndexer(SparseMLA):
     """Sparse MLA, whose builder also makes the metadata of the indexer."""
 
-    def serves(self, builder: Any) -> bool:
+    @classmethod
+    def serves(cls, builder: Any, of_layers: type[Any] | None) -> bool:
         """No if the builder splits rows over ranks or sorts slots, by launches of its own."""
         return not (builder.enable_dsa_cp or get_ascend_config().c8_enable_reshape_optim)
+
+
+BACKENDS_OF_THIS_HOST: Backends = {
+    **BACKENDS,
+    AscendSFAMetadataBuilder: (SparseMLAWithIndexer,),
+    AscendAttentionCPMetadataBuilder: (DenseOfShares,),
+    AscendMlaCPMetadataBuilder: (MLAOfShares,),
+}
 
 
 class Host:
@@ -169,10 +184,9 @@ class Host:
             leave_the_cache_to_its_owner(layer)
         rotate_queries_alone(model)
 
-    def sharing_of(self, builder: Any) -> Sharing | None:
+    def backend_of(self, builder: Any, spec: Any, **of_draft: Any) -> Backend:
         """See ``DraftHost``."""
-        known = {**SHARING, AscendSFAMetadataBuilder: SparseSharing()}
-        return find({**known, **sharing_of_shares(builder)}, builder)
+        return backend_of(BACKENDS_OF_THIS_HOST, builder, spec, **of_draft)
 
     def plans_shares(self, config: VllmConfig) -> bool:
         """See ``DraftHost``."""
@@ -190,12 +204,11 @@ class Host:
         self,
         graph: Any,
         table: CapturedGraphParams,
-        names: Sequence[str],
+        layers: Layers,
         metadata: Sequence[Mapping[str, Any]],
-        layers: Mapping[str, Any],
     ) -> Updates:
         """See ``DraftHost``; all launches are noted in the table."""
-        return Updates(table.launches(names, metadata, layers))
+        return Updates(table.launches(layers, metadata))
 
 
 HOST = Host()

@@ -6,15 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from vllm_ascend.attention.context_parallel.attention_cp import AscendAttentionCPMetadataBuilder
-from vllm_ascend.attention.context_parallel.mla_cp import AscendMlaCPMetadataBuilder
 from vllm_ascend.attention.utils import (
     AscendPrefillContextParallelMetadata,
     split_decodes_and_prefills,
 )
 
+from mkv_ascend.adapters.common.backends.dense import Dense
+from mkv_ascend.adapters.common.backends.mla import MLA
 from mkv_ascend.adapters.common.drafting.context_shares import shares_of_builder
-from mkv_ascend.adapters.common.drafting.sharing import GatheredRows, MLASharing, Sharing
 from mkv_ascend.adapters.patching import patch, record
 from mkv_ascend.drafting.context_shares import ContextShares
 from mkv_ascend.drafting.copying import shallow_copy
@@ -47,8 +46,9 @@ SHARES = record(
 )
 
 
-def with_shares(shares: ContextShares, builder: Any, common: Any, draft_index: int) -> Any:
+def with_shares(builder: Any, common: Any, draft_index: int) -> Any:
     """``common`` for a pass of the draft, with what its builder reads of this rank's share."""
+    shares = shares_of_builder(builder)
     own = shallow_copy(common)
     shared = own.prefill_context_parallel_metadata = AscendPrefillContextParallelMetadata(
         num_actual_tokens_pcp_padded=common.num_actual_tokens
@@ -75,26 +75,20 @@ def _by_rank(shares: ContextShares, lengths: torch.Tensor) -> Any:
     return shares.lengths(lengths)[:, None].numpy()
 
 
-class OfShares(Sharing):
+class OfShares(Dense):
     """What is common to backends over this rank's share."""
 
-    def __init__(self, shares: ContextShares) -> None:
-        self._shares = shares
-
-    def build(
-        self, builder: Any, common: Any, draft_index: int, cos_sin: GatheredRows | None
-    ) -> Any:
-        """See ``Sharing``."""
-        own = with_shares(self._shares, builder, common, draft_index)
-        return super().build(builder, own, draft_index, cos_sin)
+    def run(self, common: Any, draft_index: int, rows: Any) -> Any:
+        own = with_shares(self.builder, common, draft_index)
+        return super().run(own, draft_index, rows)
 
 
 class DenseOfShares(OfShares):
     """fused_infer_attention over this rank's share."""
 
-    def for_group(self, built: Any, table: torch.Tensor, slots: torch.Tensor) -> Any:
-        """See ``Sharing``; decodes and prefills have tables of their own."""
-        other = super().for_group(built, table, slots)
+    def for_group(self, built: Any, slots: torch.Tensor, table: torch.Tensor) -> Any:
+        """Decodes and prefills have tables of their own."""
+        other = super().for_group(built, slots, table)
         decodes = built.num_decodes
         if built.decode_meta is not None:
             other.decode_meta = shallow_copy(built.decode_meta)
@@ -104,40 +98,25 @@ class DenseOfShares(OfShares):
             other.prefill.block_tables = table[decodes:]
         return other
 
-    def for_later_passes(
-        self, built: Any, later: LaterPasses, cos_sin: GatheredRows | None
-    ) -> list[Any]:
-        """See ``Sharing``."""
-        made = super().for_later_passes(built, later, cos_sin)
+    def for_later_passes(self, built: Any, later: LaterPasses, rows: Any) -> list[Any]:
+        made = super().for_later_passes(built, later, rows)
         for other in made:
             other.decode_meta = shallow_copy(built.decode_meta)
         return made
 
     def set_lengths(self, built: Any, lengths: HostLengths) -> None:
-        """See ``Sharing``."""
         super().set_lengths(built, lengths)
-        by_rank = _by_rank(self._shares, lengths.tensor)
+        by_rank = _by_rank(shares_of_builder(self.builder), lengths.tensor)
         built.decode_meta.num_computed_tokens_of_pcp_dcp = by_rank
 
 
-class MLAOfShares(OfShares, MLASharing):
+class MLAOfShares(OfShares, MLA):
     """MLA over this rank's share."""
 
     def set_lengths(self, built: Any, lengths: HostLengths) -> None:
-        """See ``Sharing``."""
         super().set_lengths(built, lengths)
-        built.decode.cp_seq_len = self._shares.own_lengths(lengths.tensor).tolist()
-
-
-def sharing_of_shares(builder: Any) -> dict[type[Any], Sharing]:
-    """Builder class -> how its metadata is made, if this builder is one under such parallelism."""
-    if not isinstance(builder, (AscendAttentionCPMetadataBuilder, AscendMlaCPMetadataBuilder)):
-        return {}
-    shares = shares_of_builder(builder)
-    return {
-        AscendAttentionCPMetadataBuilder: DenseOfShares(shares),
-        AscendMlaCPMetadataBuilder: MLAOfShares(shares),
-    }
+        own = shares_of_builder(self.builder).own_lengths(lengths.tensor)
+        built.decode.cp_seq_len = own.tolist()
 
 
 # Masks of verified rows where ranks keep stretches of several tokens of a sequence in turn.

@@ -14,6 +14,9 @@ from vllm.model_executor.models.deepseek_mtp import DeepSeekMultiTokenPredictorL
 from vllm_ascend import utils as ascend_utils
 from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.ascend_forward_context import _EXTRA_CTX, MoECommType
+from vllm_ascend.attention.context_parallel.attention_cp import AscendAttentionDCPMetadataBuilder
+from vllm_ascend.attention.context_parallel.mla_cp import AscendMlaDCPMetadataBuilder
+from vllm_ascend.attention.context_parallel.sfa_cp import AscendSFADCPMetadataBuilder
 from vllm_ascend.attention.indexer import AscendSFAIndexerMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.spec_decode.dflash2_proposer import is_dflash2_draft
@@ -21,7 +24,8 @@ from vllm_ascend.spec_decode.multi_kv_cache_group_proposer import is_multi_kv_ca
 from vllm_ascend.spec_decode.utils import compact_mtp_topk_indices
 from vllm_ascend.utils import lmhead_tp_enable
 
-from mkv_ascend.adapters.common.drafting.capture_adapters import CapturedGraphParams
+from mkv_ascend.adapters.common.backends.port import Backend
+from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends, backend_of
 from mkv_ascend.adapters.common.drafting.context_shares import (
     keeps_all_indexer_keys,
     plans_dspark,
@@ -30,13 +34,18 @@ from mkv_ascend.adapters.common.drafting.context_shares import (
 )
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.host import OwnMethod
+from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, Layers
 from mkv_ascend.adapters.common.drafting.pass_context import PassContext, PassesOfRunnerV1
-from mkv_ascend.adapters.common.drafting.sharing import SHARING, Sharing, find
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.dspark import DSparkProposer, MarkovFamily
-from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.shared_context import sharing_of_shares
-from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.sparse import (
-    IndexerSharing,
-    SparseSharing,
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.shared_context import (
+    DenseOfShares,
+    MLAOfShares,
+)
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.sparse_mla import (
+    Indexer,
+    IndexerOfShares,
+    SparseMLAOfShares,
+    SparseMLAWithoutIndexer,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.task_updates import (
     DraftGraph,
@@ -124,6 +133,16 @@ def complete_blocks(model: nn.Module) -> None:
             block.use_sequence_parallel_moe = False
 
 
+BACKENDS_OF_THIS_HOST: Backends = {
+    **BACKENDS,
+    AscendSFAMetadataBuilder: (SparseMLAWithoutIndexer,),
+    AscendSFAIndexerMetadataBuilder: (IndexerOfShares, Indexer),
+    AscendAttentionDCPMetadataBuilder: (DenseOfShares,),
+    AscendMlaDCPMetadataBuilder: (MLAOfShares,),
+    AscendSFADCPMetadataBuilder: (SparseMLAOfShares,),
+}
+
+
 class Host:
     """``DraftHost`` of vllm-ascend 0.30.0."""
 
@@ -171,13 +190,9 @@ class Host:
     def run_without_keys(self, model: nn.Module, layers: Iterable[Any]) -> None:
         """See ``DraftHost``; vLLM 0.30.0's head has no keys, and vllm-ascend takes none."""
 
-    def sharing_of(self, builder: Any) -> Sharing | None:
+    def backend_of(self, builder: Any, spec: Any, **of_draft: Any) -> Backend:
         """See ``DraftHost``."""
-        sparse = {
-            AscendSFAMetadataBuilder: SparseSharing(),
-            AscendSFAIndexerMetadataBuilder: IndexerSharing(),
-        }
-        return find({**SHARING, **sparse, **sharing_of_shares(builder)}, builder)
+        return backend_of(BACKENDS_OF_THIS_HOST, builder, spec, **of_draft)
 
     def new_graph(self) -> DraftGraph:
         """See ``DraftHost``."""
@@ -187,12 +202,11 @@ class Host:
         self,
         graph: DraftGraph,
         table: CapturedGraphParams,
-        names: Sequence[str],
+        layers: Layers,
         metadata: Sequence[Mapping[str, Any]],
-        layers: Mapping[str, Any],
     ) -> TaskUpdates:
         """See ``DraftHost``; MLA's launches are noted in the table, others in the graph."""
-        return TaskUpdates(graph, table, names, metadata, layers)
+        return TaskUpdates(graph, table, layers, metadata)
 
 
 HOST = Host()

@@ -17,11 +17,15 @@ from typing import Any
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
 from vllm_ascend.compilation.updatable_graph import UpdatableGraph
 
-from mkv_ascend.adapters.common.drafting.capture_adapters import (
+from mkv_ascend.adapters.common.drafting.launches import (
     CapturedGraphParams,
-    adapter_of_layer,
+    Layers,
+    Lengths,
+    Updates,
+    require_all_captured,
+    require_all_passes,
+    with_lengths,
 )
-from mkv_ascend.adapters.common.drafting.updates import Lengths, Updates
 from mkv_ascend.adapters.patching import override, record
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.shared_context import layer_of
 
@@ -85,9 +89,8 @@ class TaskUpdates:
         self,
         graph: UpdatableGraph,
         table: CapturedGraphParams,
-        names: Sequence[str],
+        layers: Layers,
         metadata: Sequence[Mapping[str, Any]],
-        layers: Mapping[str, Any],
     ) -> None:
         """
         Args: see ``DraftHost.updates``.
@@ -95,47 +98,30 @@ class TaskUpdates:
         Raises:
             RuntimeError: the capture noted another number of launches.
         """
-        tasks = [
-            name for name in names if isinstance(layers[name].impl, AscendAttentionBackendImpl)
-        ]
-        adapters = {name: adapter_of_layer(layers[name].impl) for name in tasks}
-        expected = sum(adapters[name].launches(one[name]) for one in metadata for name in tasks)
-        if len(graph.tasks) != expected:
-            raise RuntimeError(
-                f"{len(graph.tasks)} tasks of attention were captured, not {expected}: of "
-                f"{len(tasks)} layers in {len(metadata)} passes"
-            )
-        self._graph, self._adapters, self._metadata = graph, adapters, metadata
+        self._layers = {
+            name: layer
+            for name, layer in layers.items()
+            if isinstance(layer.implementation, AscendAttentionBackendImpl)
+        }
+        require_all_captured(len(graph.tasks), "tasks", self._layers, metadata)
+        self._graph, self._metadata = graph, metadata
         self._numbers = passes_of(graph.tasks)
-        noted = [name for name in names if name not in tasks]
-        self._noted = Updates(table.launches(noted, metadata, layers))
+        noted = {name: layer for name, layer in layers.items() if name not in self._layers}
+        self._noted = Updates(table.launches(noted, metadata))
 
     def __bool__(self) -> bool:
         """Whether there are launches to update."""
-        return bool(self._adapters) or bool(self._noted)
+        return bool(self._layers) or bool(self._noted)
 
     def run(self, stream: Any, context: Any, config: Any, lengths: Lengths) -> None:
         """See ``LaunchUpdates``."""
-        if len(lengths) != len(self._metadata):
-            raise ValueError(
-                f"lengths of {len(lengths)} passes for a graph of {len(self._metadata)}; give as "
-                "many"
-            )
-        if self._adapters:
+        require_all_passes(lengths, len(self._metadata))
+        if self._layers:
             given = [
-                self._with_lengths(metadata, pass_lengths)
+                with_lengths(self._layers, metadata, pass_lengths)
                 for metadata, pass_lengths in zip(self._metadata, lengths, strict=True)
             ]
             tasks = self._graph.resolve_tasks(MetadataOfPasses(given, self._numbers))
             self._graph.update(stream, tasks)
         if self._noted:
             self._noted.run(stream, context, config, lengths)
-
-    def _with_lengths(self, metadata: Mapping[str, Any], lengths: list[int]) -> dict[str, Any]:
-        """The tasks' metadata by layer, copied once where layers share it."""
-        copies: dict[int, Any] = {}
-        for name in self._adapters:
-            built = metadata[name]
-            if id(built) not in copies:
-                copies[id(built)] = self._adapters[name].with_lengths(built, lengths)
-        return {name: copies[id(metadata[name])] for name in self._adapters}

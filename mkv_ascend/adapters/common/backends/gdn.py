@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How groups of gated delta nets (GDN) with different block tables share metadata.
+"""Gated delta nets (GDN), of drafts and of targets.
 
 vllm-ascend's builder makes metadata anew for each KV group: some thirty small tensors and lists.
 Between groups of one spec only the rows of the block table differ. Source:
@@ -9,23 +9,59 @@ Between groups of one spec only the rows of the block table differ. Source:
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from vllm.v1.attention.backends.utils import mamba_get_block_table_tensor
-from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder
+
+from mkv_ascend.adapters.common.backends.recurrent import (
+    RecurrentBackend,
+    without_room,
+)
+from mkv_ascend.drafting.recurrent_groups import TargetRows
 
 
-@dataclass(frozen=True)
-class GDNSharing:
-    """Makes a group's metadata from the metadata that ``builder`` has just made."""
+class GatedDeltaNet(RecurrentBackend):
+    """Gated delta rule (Qwen3-Next, Qwen3.5): a convolution and a matrix per head.
 
-    builder: Any
+    So is Kimi delta attention (KDA), by the same builder: one decay for each channel of a key.
+    """
 
-    def for_table(self, built: Any, table: torch.Tensor, lengths: torch.Tensor | None) -> Any:
-        """``built`` for another group.
+    @classmethod
+    def why_not(cls, layer: Any, speculative: int) -> str | None:
+        """KDA's window has room for draft tokens on vLLM 0.30.0, and none on 0.23.0."""
+        width = getattr(layer, "conv_kernel_size", None) or getattr(layer, "conv_size", None)
+        return without_room(layer, width, speculative)
+
+    def run_first(self, common: Any, rows: TargetRows) -> Any:
+        """Treat rows that run token by token as the builder's speculative decodes."""
+        return self.builder.build(
+            0,
+            common,
+            num_accepted_tokens=rows.ones,
+            num_decode_draft_tokens_cpu=rows.row_lengths - 1,
+        )
+
+    def finished(self, built: Any, rows: TargetRows) -> Any:
+        """Give the kernel one block per token, from the builder's 1 + K per row."""
+        lengths = rows.row_lengths[rows.row_lengths > 0]
+        table = built.spec_state_indices_tensor
+        if table is None or not bool((lengths < table.shape[1]).any()):
+            return built
+        if bool((lengths == lengths[0]).all()):
+            # In a graph, too: nothing is copied from the host.
+            built.spec_state_indices_tensor = table[:, : int(lengths[0])].flatten()
+        else:
+            tokens = torch.arange(table.shape[1]) < lengths[:, None]
+            places = tokens.flatten().nonzero()[:, 0].to(table.device, non_blocking=True)
+            built.spec_state_indices_tensor = table.flatten()[places]
+        return built
+
+    def for_table(
+        self, built: Any, table: torch.Tensor, lengths: torch.Tensor | None = None
+    ) -> Any:
+        """``built``, which the builder has just made, for another group.
 
         Args:
             table: int32 [requests, columns], padded like the builder's own.
@@ -72,17 +108,15 @@ def _with_rows(part: Any, name: str, rows: torch.Tensor | None) -> Any:
     return replace(part, **{name: replace(convolution, cache_indices=rows[:count])})
 
 
-def gdn_sharing_of(builder: Any) -> GDNSharing | None:
-    """How the builder's metadata serves other groups; None if each group must build its own.
+def gdn_of(builder: Any, spec: Any) -> GatedDeltaNet | None:
+    """How metadata of the builder serves other groups; None if each group must build its own.
 
     With full graphs each group builds its own, because a capture keeps the addresses of the
     buffers of that group's builder.
     """
+    # Not with this module, whose other parts need no device.
+    from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder
+
     if isinstance(builder, AscendGDNAttentionMetadataBuilder) and not builder.use_full_cuda_graph:
-        return GDNSharing(builder)
+        return GatedDeltaNet(builder, spec)
     return None
-
-
-def gdn_need(builder: Any, spec: Any) -> Hashable:
-    """Groups with equal values share metadata."""
-    return type(builder), spec

@@ -14,12 +14,15 @@ documentation of ``flash_attn_with_kvcache``).
 from __future__ import annotations
 
 import functools
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 
 from mkv_ascend.adapters.common.attention.derived import derive
+from mkv_ascend.adapters.common.backends.dense import Dense
 from mkv_ascend.adapters.patching import record
+from mkv_ascend.drafting.draft import LaterPasses
 
 FORWARD = record(
     name="flash_attention_3 takes the whole batch",
@@ -32,11 +35,6 @@ FORWARD = record(
 def implementation(base: type[Any]) -> type[Any]:
     """vllm-ascend's implementation ``base`` with ``forward_impl`` replaced."""
     return derive(base, "", {"forward_impl": _forward}, FORWARD)
-
-
-def is_adapted(implementation: type[Any]) -> bool:
-    """Whether this is such an implementation, which takes lengths as a tensor."""
-    return getattr(implementation, "forward_impl", None) is _forward
 
 
 def _forward(
@@ -63,3 +61,26 @@ def _forward(
         attn_metadata.max_query_len,
     )
     return output
+
+
+class FlashAttention3(Dense):
+    """Has the builder of fused_infer_attention; lengths of later passes stay on the device."""
+
+    reads_host_lengths = False
+    implementation = None
+
+    @classmethod
+    def serves(cls, builder: Any, of_layers: type[Any] | None) -> bool:
+        """Whether the layers' implementation is the one above."""
+        return getattr(of_layers, "forward_impl", None) is _forward
+
+    def reads(self, spec: Any) -> Hashable:
+        """Metadata is not that of fused_infer_attention."""
+        return "flash_attention_3", super().reads(spec)
+
+    def for_later_passes(self, built: Any, later: LaterPasses, rows: Any) -> list[Any]:
+        """A list of lengths would have to be copied to the host."""
+        made = super().for_later_passes(built, later, rows)
+        for other, lengths in zip(made, later.lengths, strict=True):
+            other.seq_lens, other.seq_lens_cpu, other.seq_lens_list = lengths, None, None
+        return made

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each attention backend is asked for in a draft's passes.
+
+Most of a builder's metadata is equal for all groups and all later passes. Only block table, slots,
+positions and lengths differ. For known builders, one built object is copied shallowly and those
+fields are replaced. An unknown builder runs for each of its groups and passes.
+
+Implementations of vllm-ascend that take lengths on the host capture each launch as a task that
+waits for an event, and later find the lengths in metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
+from vllm.v1.kv_cache_interface import CrossAttentionSpec
+
+from mkv_ascend.drafting.draft import CosSinRows, HostLengths, LaterPasses, PassBatch
+
+if TYPE_CHECKING:
+    from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
+    from mkv_ascend.drafting.groups import DraftGroup
+
+
+def run_builder(builder: Any, common: Any, draft_index: int, **arguments: Any) -> Any:
+    """Run vllm-ascend's builder for the first pass (``draft_index`` 0) or for a later one."""
+    if draft_index == 0:
+        return builder.build(0, common, **arguments)
+    return builder.build_for_drafting(common, draft_index, **arguments)
+
+
+class Backend:
+    """``Builder`` of one attention group, and its launches; this class is for unknown builders.
+
+    ``implementation``: class whose launches are captured, subclasses included. ``unserved``: why
+    passes of a builder that ``serves`` refuses are not captured.
+
+    Args:
+        builder: vllm-ascend's builder.
+        spec: the spec of its layers' cache.
+        group: its layers, where a draft runs them.
+        common: makes the builder's input that all layers of a draft share.
+        of_layers: class of the layers' implementation; None for a cache without attention.
+        why_unserved: why its passes are not captured, if there is a reason of its own.
+    """
+
+    shares = False
+    reads_host_lengths = True
+    builds_in_graphs = False
+    implementation: type[Any] | None = None
+    unserved: str | None = None
+
+    def __init__(
+        self,
+        builder: Any,
+        spec: Any,
+        group: DraftGroup | None = None,
+        common: CommonMetadata | None = None,
+        of_layers: type[Any] | None = None,
+        why_unserved: str | None = None,
+    ) -> None:
+        self.builder, self.spec = builder, spec
+        self._group, self._common, self._of_layers = group, common, of_layers
+        self._causal = group is not None and group.causal
+        self._why_unserved = why_unserved
+
+    @classmethod
+    def serves(cls, builder: Any, of_layers: type[Any] | None) -> bool:
+        """Whether the metadata of this builder, as configured, can be shared."""
+        return True
+
+    def need(self) -> Hashable:
+        """Builders that share and are equal in this value build the same metadata."""
+        return type(self.builder), self.reads(self.spec), self._causal
+
+    def reads(self, spec: Any) -> Hashable:
+        """The part of the spec that the builder reads; equal parts give equal metadata."""
+        return isinstance(spec, CrossAttentionSpec)
+
+    def cos_sin_rows(
+        self, first: torch.Tensor | None, later: torch.Tensor | None
+    ) -> CosSinRows | None:
+        """The rows that its layers need, in three launches; None if metadata holds none."""
+        return None
+
+    def build(self, batch: PassBatch, slots: torch.Tensor, table: torch.Tensor, rows: Any) -> Any:
+        """Build a pass's metadata for ``slots`` int32 [rows] and ``table`` int32 [B, columns]."""
+        assert self._common is not None, "a draft runs its layers"
+        common = self._common.of(batch, causal=self._causal)
+        common.block_table_tensor, common.slot_mapping = table, slots
+        built = self.run(common, batch.index, rows)
+        if batch.index == 0 and not getattr(built, "causal", True):
+            built.attn_mask = None
+        return built
+
+    def run(self, common: Any, draft_index: int, rows: Any) -> Any:
+        """Run the builder for the pass of ``common``; ``rows`` are those of ``cos_sin_rows``."""
+        if draft_index:
+            computed = common.seq_lens_cpu - 1
+            common.num_computed_tokens_cpu = common._num_computed_tokens_cpu = computed
+        return run_builder(self.builder, common, draft_index)
+
+    def for_group(self, built: Any, slots: torch.Tensor, table: torch.Tensor) -> Any:
+        """``built`` for a group with other slots [rows] and block table [requests, columns]."""
+        raise NotImplementedError("it shares nothing")
+
+    def for_later_passes(self, built: Any, later: LaterPasses, rows: Any) -> list[Any]:
+        """``built`` for each of the later passes, without host lengths."""
+        raise NotImplementedError("it shares nothing")
+
+    def set_lengths(self, built: Any, lengths: HostLengths) -> None:
+        """Write a later pass's host lengths into its own metadata."""
+        raise NotImplementedError("it shares nothing")
+
+    def why_not_captured(self, queries: int) -> str | None:
+        """Why passes with ``queries`` queries per request are not captured; None if they are."""
+        assert self._group is not None, "passes are a draft's"
+        name = self._group.backend.__name__
+        return self._why_unserved or f"launches of {name} are not captured yet"
