@@ -16,8 +16,8 @@ from typing import Any
 
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.draft_window import SMALLEST_WINDOW
-from mkv_ascend.attention.matching import PatternError, read_pattern
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions, WindowBound
+from mkv_ascend.attention.patterns import PatternError, read_pattern
 from mkv_ascend.attention.request import PLAIN_DTYPES
 from mkv_ascend.layout.kind import Kind
 

@@ -16,8 +16,8 @@ from typing import Any
 from mkv_ascend.attention import catalog
 from mkv_ascend.attention.draft_window import SMALLEST_WINDOW
 from mkv_ascend.attention.entry import BackendEntry
-from mkv_ascend.attention.matching import MAX_PATTERN_LENGTH
 from mkv_ascend.attention.options import NAMESPACE, WindowBound
+from mkv_ascend.attention.patterns import MAX_PATTERN_LENGTH
 from mkv_ascend.attention.request import PLAIN_DTYPES
 from mkv_ascend.config import LONGEST_WINDOW
 from mkv_ascend.layout.kind import Kind

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from mkv_ascend import host_versions
-from mkv_ascend.attention import catalog, compatibility, matching, patterns
+from mkv_ascend.attention import catalog, compatibility, patterns
 from mkv_ascend.attention.arguments import described
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions
@@ -361,7 +361,7 @@ def unmatched_patterns(options: SelectionOptions, layer_names: Iterable[str]) ->
     for pattern, _ in options.attention.layers:
         if any(patterns.matches(pattern, name) for name in names):
             continue
-        part = next((name for name in names if matching.matches_part(pattern, name)), None)
+        part = next((name for name in names if patterns.matches_part(pattern, name)), None)
         hint = (
             f"it is part of {part!r}: a pattern must match a whole name, so put .* around it"
             if part is not None

@@ -112,7 +112,7 @@ def test_it_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-@pytest.mark.parametrize("pattern", ["(", r"(a)\1"])
+@pytest.mark.parametrize("pattern", ["(", "(a|a)*b"])
 def test_patterns_are_left_to_the_parser(pattern: str) -> None:
     """What the docs say that no schema can tell."""
     options = {"mkv_ascend": {"attention": {"layers": {pattern: "mla"}}}}
