@@ -33,8 +33,8 @@ import regression_pages
 import tested_pages
 from emulated_npu import variables
 from mkv_ascend import envs
+from mkv_ascend.config import options_schema
 from mkv_ascend.metrics import definitions
-from mkv_ascend.options_schema import options_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- generated: begin -->"

@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options under ``attention``, already checked: ``mkv_ascend.config`` reads them."""
+"""The options under ``attention``, which ``mkv_ascend.config`` reads and checks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from mkv_ascend.layout.kind import Kind, Word
 
 NAMESPACE = "mkv_ascend"
 """The key of ``--additional-config`` that holds our options."""
+
+
+def option(default: Any, description: str, **schema: Any) -> Any:
+    """A field of the options, with what a JSON schema says of its values.
+
+    ``allowed`` is for messages alone: what a value may be, where the schema's words do not say it.
+    """
+    metadata = {"description": description, **schema}
+    return field(default=default, metadata=metadata)
 
 
 class WindowBound(Word):
@@ -36,10 +46,25 @@ class RoleOptions:
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """The keys under ``attention``."""
+    """Which attention backend serves which layer."""
 
-    target: RoleOptions = RoleOptions()
-    draft: RoleOptions = RoleOptions()
-    layers: tuple[tuple[str, str], ...] = ()
-    """Regular expression, which must match a whole layer name -> canonical backend name."""
-    window_bound: WindowBound = WindowBound.EXACT
+    target: RoleOptions = option(
+        RoleOptions(), "The backend of the target: one name, or a name for each kind of layer."
+    )
+    draft: RoleOptions = option(
+        RoleOptions(),
+        "The backend of the draft, which never inherits the target's choice: one name, or a name "
+        "for each kind of layer.",
+    )
+    layers: tuple[tuple[str, str], ...] = option(
+        (),
+        "Regular expression, which must match a whole layer name -> backend. It comes before "
+        "target and draft.",
+    )
+    """Each with the canonical name of its backend."""
+    window_bound: WindowBound = option(
+        WindowBound.EXACT,
+        "What a window of W tokens passes to operators whose left bound is inclusive: W - 1 "
+        "(exact), or W (vllm_ascend).",
+        enum=[bound.value for bound in WindowBound],
+    )

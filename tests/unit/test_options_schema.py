@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mkv_ascend.attention import catalog
-from mkv_ascend.config import ConfigError, parse_config
+from mkv_ascend.config import ConfigError, options_schema, parse_config
 from mkv_ascend.layout.kind import Kind
-from mkv_ascend.options_schema import options_schema
 
 SCHEMA = options_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
