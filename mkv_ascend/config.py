@@ -26,11 +26,15 @@ from types import NoneType
 from typing import Any, TypeVar
 
 from mkv_ascend.attention import catalog
-from mkv_ascend.attention.draft_window import SMALLEST_WINDOW
-from mkv_ascend.attention.entry import BackendEntry
-from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions, option
+from mkv_ascend.attention.entry import PLAIN_DTYPES, BackendEntry
+from mkv_ascend.attention.options import (
+    NAMESPACE,
+    SMALLEST_WINDOW,
+    AttentionOptions,
+    RoleOptions,
+    option,
+)
 from mkv_ascend.attention.patterns import MAX_PATTERN_LENGTH, PatternError, read_pattern
-from mkv_ascend.attention.request import PLAIN_DTYPES
 from mkv_ascend.layout.kind import Kind
 
 Schema = dict[str, Any]
