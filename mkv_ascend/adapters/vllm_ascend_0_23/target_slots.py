@@ -14,9 +14,8 @@ import torch
 
 from mkv_ascend.adapters.common.target_pass import AttentionGroups
 from mkv_ascend.adapters.patching import record
-from mkv_ascend.ops.arguments import TargetSlotsArguments
 from mkv_ascend.ops.group_table import group_table
-from mkv_ascend.ops.target_slots import slot_table, target_slots
+from mkv_ascend.ops.target_slots import TargetSlotsArguments, slot_table, target_slots
 
 
 class TargetSlots:
