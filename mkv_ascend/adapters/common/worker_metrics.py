@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from mkv_ascend import metrics
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.report import served_groups
-from mkv_ascend.metrics import definitions as metrics
-from mkv_ascend.metrics.store import Store
+from mkv_ascend.metrics import Store
 
 if TYPE_CHECKING:
     from mkv_ascend.adapters.common.drafting.assembly import Assembly
