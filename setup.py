@@ -65,7 +65,7 @@ def load_module(path: str) -> ModuleType:
 
 def ascend_signs() -> list[str]:
     """What shows that this is an Ascend host; empty when nothing does."""
-    signs: list[str] = load_module("mkv_ascend/ascend_host.py").find_ascend()
+    signs: list[str] = load_module("mkv_ascend/host_versions.py").find_ascend()
     if os.environ.get("SOC_VERSION"):
         signs.append(f"SOC_VERSION is {os.environ['SOC_VERSION']}")
     return signs

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mkv_ascend.ops.arguments import ExpandInputs
+from mkv_ascend.ops.expand_inputs import ExpandInputs
 from mkv_ascend.ops.group_table import group_table
 from mkv_ascend.ops.target_slots import slot_table
 from mkv_ascend.ops.zero_blocks import page_table

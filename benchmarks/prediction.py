@@ -20,15 +20,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.advice.device import (
+from mkv_ascend.advice.prediction import Drafting, Serving, host_counts, predict
+from mkv_ascend.advice.work import (
     FOLDER,
     HOST_TERMS,
     Calibration,
+    ModelWork,
     read_calibration,
     read_device,
 )
-from mkv_ascend.advice.prediction import Drafting, Serving, host_counts, predict
-from mkv_ascend.advice.work import ModelWork
 from mkv_ascend.layout.serialization import from_dict
 
 __all__ = ["Figure", "figures", "fit", "judged", "rows", "summary"]

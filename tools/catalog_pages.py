@@ -23,7 +23,7 @@ def _batch_invariance(entry: BackendEntry) -> str:
         return "no"
     needs = _words(entry.batch_invariant_modules)
     text = "yes" if needs == "none" else f"with `{needs}`"
-    return text if entry.batch_invariant_sinks or not entry.sinks else f"{text}, not with sinks"
+    return text if not entry.sinks else f"{text}, not with sinks"
 
 
 def _arguments() -> list[str]:

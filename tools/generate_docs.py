@@ -32,9 +32,8 @@ import recipe_pages
 import regression_pages
 import tested_pages
 from emulated_npu import variables
-from mkv_ascend import envs
-from mkv_ascend.metrics import definitions
-from mkv_ascend.options_schema import options_schema
+from mkv_ascend import envs, metrics
+from mkv_ascend.config import options_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- generated: begin -->"
@@ -70,6 +69,15 @@ def environment_variables() -> str:
     return f"{envs.markdown_table()}\n{of_the_emulator}"
 
 
+def metrics_table() -> str:
+    """Every metric with its type, labels and meaning."""
+    lines = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
+    for metric in metrics.METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(lines) + "\n"
+
+
 def schema_of_options() -> str:
     """As the command prints it."""
     return f"```json\n{json.dumps(options_schema(), indent=2)}\n```"
@@ -82,7 +90,7 @@ PAGES = (
         "docs/environment_variables.md",
         environment_variables,
     ),
-    Page("docs/metrics.md", definitions.markdown_table),
+    Page("docs/metrics.md", metrics_table),
     Page("docs/reference/cli.md", cli_pages.tables),
     Page("docs/reference/options_schema.md", schema_of_options),
     Page("docs/patches.md", lambda: patch_pages.markdown().strip() + "\n"),

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from mkv_ascend.attention.arguments import described
-from mkv_ascend.attention.entry import BackendEntry, GraphSupport, OperatorLimits
-
-if TYPE_CHECKING:
-    from mkv_ascend.attention.request import Environment, LayerRequest
+from mkv_ascend.attention.entry import (
+    BackendEntry,
+    Environment,
+    GraphSupport,
+    LayerRequest,
+    OperatorLimits,
+)
 
 
 def reasons_against(
@@ -40,33 +42,22 @@ def _words(values: Iterable[object]) -> str:
 def _environment_reasons(
     backend: BackendEntry, request: LayerRequest, environment: Environment
 ) -> Iterator[str]:
-    missing = [
-        name for name in sorted(backend.required_modules) if not environment.module_available(name)
-    ]
-    if missing:
-        yield f"it needs {', '.join(missing)}, which is not installed"
+    if missing := _missing(backend.required_modules, environment):
+        yield f"it needs {missing}, which is not installed"
     if environment.batch_invariant:
-        yield from _batch_reasons(backend, request, environment)
+        if backend.batch_invariant_modules is None:
+            yield "its results depend on the batch, and VLLM_BATCH_INVARIANT is set"
+        elif missing := _missing(backend.batch_invariant_modules, environment):
+            yield f"for VLLM_BATCH_INVARIANT it needs {missing}, which is not installed"
+        if request.has_sink and backend.batch_invariant_modules is not None:
+            yield "with sinks its results depend on the batch, and VLLM_BATCH_INVARIANT is set"
     graphs_refused = environment.acl_graphs and backend.graphs is GraphSupport.NEVER
     if graphs_refused and not backend.chosen_by_layer:
         yield "it cannot run inside a full ACL graph; ask for piecewise graphs or --enforce-eager"
 
 
-def _batch_reasons(
-    backend: BackendEntry, request: LayerRequest, environment: Environment
-) -> Iterator[str]:
-    if backend.batch_invariant_modules is None:
-        yield "its results depend on the batch, and VLLM_BATCH_INVARIANT is set"
-        return
-    missing = [
-        name
-        for name in sorted(backend.batch_invariant_modules)
-        if not environment.module_available(name)
-    ]
-    if missing:
-        yield f"for VLLM_BATCH_INVARIANT it needs {', '.join(missing)}, which is not installed"
-    if request.has_sink and not backend.batch_invariant_sinks:
-        yield "with sinks its results depend on the batch, and VLLM_BATCH_INVARIANT is set"
+def _missing(modules: Iterable[str], environment: Environment) -> str:
+    return _words(name for name in modules if not environment.module_available(name))
 
 
 def _tensor_reasons(
@@ -99,21 +90,12 @@ def _cache_reasons(
     cache_dtype = request.dtype if request.kv_cache_dtype == "auto" else request.kv_cache_dtype
     if cache_dtype not in backend.kv_cache_dtypes | environment.extra_dtypes:
         yield f"its cache holds {_words(backend.kv_cache_dtypes)}, not {cache_dtype}"
-    elif request.cast_dtype is not None:
-        yield from _cast_reasons(backend, request)
+    elif request.cast_dtype is not None and (request.has_sink or not backend.casts_to_cache):
+        where = "with sinks " if backend.casts_to_cache else ""
+        yield f"{where}its cache holds the model's dtype, {request.dtype}, not {request.cast_dtype}"
     blocks = backend.kernel_block_sizes
     if request.block_size is not None and all(request.block_size % size for size in blocks):
         yield (
             f"its kernel blocks of {' or '.join(map(str, blocks))} tokens do not divide "
             f"--block-size {request.block_size}"
-        )
-
-
-def _cast_reasons(backend: BackendEntry, request: LayerRequest) -> Iterator[str]:
-    if not backend.casts_to_cache:
-        yield f"its cache holds the model's dtype, {request.dtype}, not {request.cast_dtype}"
-    elif request.has_sink:
-        yield (
-            f"with sinks its cache holds the model's dtype, {request.dtype}, not "
-            f"{request.cast_dtype}"
         )

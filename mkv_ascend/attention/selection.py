@@ -22,13 +22,11 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from mkv_ascend import host_versions
-from mkv_ascend.attention import catalog, compatibility, matching, patterns
+from mkv_ascend.attention import catalog, compatibility, patterns
 from mkv_ascend.attention.arguments import described
-from mkv_ascend.attention.entry import BackendEntry
+from mkv_ascend.attention.entry import BackendEntry, Environment, LayerRequest
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions
-from mkv_ascend.attention.request import Environment, LayerRequest
 from mkv_ascend.layout.kind import Kind, Role, Word
-from mkv_ascend.layout.layer_ranges import abbreviated_names
 
 VLLM_DEFAULT_NAMES = frozenset({"AUTO", "CUSTOM"})
 """Values of vLLM's option that leave the choice to the platform.
@@ -71,17 +69,12 @@ class ChosenBy(Word):
 
 
 class SelectionError(ValueError):
-    """No backend can serve a layer, or the one that was asked for cannot.
+    """No backend can serve a layer, or the one that was asked for cannot."""
 
-    ``problem`` is the message without the layers; layers that fail alike have equal ones.
-    """
-
-    def __init__(self, problem: str, requests: Sequence[LayerRequest] = ()) -> None:
-        self.problem = problem
-        if requests:
-            first = requests[0]
-            names = ", ".join(abbreviated_names(request.name for request in requests))
-            problem = f"{names} ({first.role}, {first.kind}, {first.layer_class}): {problem}"
+    def __init__(self, problem: str, request: LayerRequest | None = None) -> None:
+        if request is not None:
+            layer = f"{request.name} ({request.role}, {request.kind}, {request.layer_class})"
+            problem = f"{layer}: {problem}"
         super().__init__(problem)
 
 
@@ -129,27 +122,9 @@ def select_backend(
         raise SelectionError(
             _refusal(request, environment, backend, detail, reasons)
             + _advice(request, backend, chosen_by),
-            [request],
+            request,
         )
     return Choice(request, backend, chosen_by, detail)
-
-
-def select_backends(
-    requests: Iterable[LayerRequest], options: SelectionOptions, environment: Environment
-) -> tuple[Choice, ...]:
-    """Choose the backends of all layers; one SelectionError gathers all problems."""
-    choices: list[Choice] = []
-    failed: dict[tuple[Role, Kind, str, str], list[LayerRequest]] = {}
-    for request in requests:
-        try:
-            choices.append(select_backend(request, options, environment))
-        except SelectionError as error:
-            key = (request.role, request.kind, request.layer_class, error.problem)
-            failed.setdefault(key, []).append(request)
-    if failed:
-        texts = (str(SelectionError(key[-1], alike)) for key, alike in failed.items())
-        raise SelectionError("\n".join(texts))
-    return tuple(choices)
 
 
 def asked_for(
@@ -209,7 +184,7 @@ def _require_no_other(
         raise SelectionError(
             f"{detail} asks for {ours.name} and {spelled} for {theirs.name}{POSSIBLE}one of the "
             f"two, or one backend in both{CHANGE}leave one out",
-            [request],
+            request,
         )
 
 
@@ -223,7 +198,7 @@ def _pattern_for(request: LayerRequest, layers: Sequence[tuple[str, str]]) -> st
             f"({patterns.literal_characters(best[0])} literal characters){POSSIBLE}patterns of "
             "which one is more specific, by docs/configuration.md"
             f"{CHANGE}make one more specific, or use the layer's name",
-            [request],
+            request,
         )
     return best[0] if best else None
 
@@ -237,7 +212,7 @@ def _layer_backend(
             f"its class {request.layer_class} names its backend itself "
             f"({request.layer_backend}); take it out of the pattern {pattern!r} in "
             f"{NAMESPACE}.attention.layers",
-            [request],
+            request,
         )
     backend = catalog.find_class(request.layer_backend)
     if backend is None:
@@ -245,7 +220,7 @@ def _layer_backend(
             f"its class {request.layer_class} names the backend "
             f"{request.layer_backend}, which the catalog does not hold; register an entry for it "
             "(mkv_ascend.attention.catalog.register)",
-            [request],
+            request,
         )
     return backend, ChosenBy.LAYER, f"named by {request.layer_class}"
 
@@ -269,12 +244,12 @@ def vllm_backend(name: str, role: Role, spelled: str | None = None) -> BackendEn
 
 
 def _default(request: LayerRequest, environment: Environment) -> Choice:
-    for backend in catalog.entries_for(request.kind):
-        if not compatibility.reasons_against(backend, request, environment):
-            if environment.batch_invariant:
-                return Choice(request, backend, ChosenBy.BATCH_INVARIANT, "VLLM_BATCH_INVARIANT")
-            return Choice(request, backend, ChosenBy.DEFAULT, f"best for {request.kind}")
-    raise SelectionError(f"no backend can serve it. {_why_none(request, environment)}", [request])
+    fitting = fitting_backends(request, environment)
+    if not fitting:
+        raise SelectionError(f"no backend can serve it. {_why_none(request, environment)}", request)
+    if environment.batch_invariant:
+        return Choice(request, fitting[0], ChosenBy.BATCH_INVARIANT, "VLLM_BATCH_INVARIANT")
+    return Choice(request, fitting[0], ChosenBy.DEFAULT, f"best for {request.kind}")
 
 
 def _refusal(
@@ -343,7 +318,7 @@ def require_computed(
         if name in names and missing & request.arguments:
             lost, of_whom = lost | missing & request.arguments, f"{backend.name} with {name}"
     if lost:
-        raise SelectionError(_lost(request, lost, of_whom), [request])
+        raise SelectionError(_lost(request, lost, of_whom), request)
 
 
 def _lost(request: LayerRequest, lost: Set[str], of_whom: str) -> str:
@@ -361,7 +336,7 @@ def unmatched_patterns(options: SelectionOptions, layer_names: Iterable[str]) ->
     for pattern, _ in options.attention.layers:
         if any(patterns.matches(pattern, name) for name in names):
             continue
-        part = next((name for name in names if matching.matches_part(pattern, name)), None)
+        part = next((name for name in names if patterns.matches_part(pattern, name)), None)
         hint = (
             f"it is part of {part!r}: a pattern must match a whole name, so put .* around it"
             if part is not None

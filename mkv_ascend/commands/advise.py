@@ -10,17 +10,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.advice.device import CHIPS, read_calibration, read_device
-from mkv_ascend.advice.measured import MeasuredError, moved, read_run
 from mkv_ascend.advice.prediction import (
     Drafting,
+    MeasuredError,
     Prediction,
     Serving,
     acceptance_of,
     length_of,
+    moved,
     predict,
+    read_run,
 )
-from mkv_ascend.advice.work import Works
+from mkv_ascend.advice.work import CHIPS, Works, read_calibration, read_device
 from mkv_ascend.commands import advise_candidates, advise_text, host_process
 from mkv_ascend.commands.advise_candidates import EXIT_UNREADABLE, AdviceError, Candidate
 from mkv_ascend.commands.command_words import LOOK_UP, positive

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.adapters.installed import installed_versions, version_problem
-from mkv_ascend.ascend_host import find_ascend
 from mkv_ascend.commands import demo_client, emulate
 from mkv_ascend.commands.command_words import positive
 from mkv_ascend.commands.demo_client import Completion
@@ -28,6 +27,7 @@ from mkv_ascend.commands.demo_server import (
 )
 from mkv_ascend.commands.host_process import RUNNER, ProcessError, runner_variables
 from mkv_ascend.envs import EnvironmentVariableError
+from mkv_ascend.host_versions import find_ascend
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,10 +20,10 @@ from typing import Any
 from mkv_ascend.adapters.installed import adapter, runners
 from mkv_ascend.adapters.questions import MARK
 from mkv_ascend.adapters.refusal import StartUpRefused
-from mkv_ascend.ascend_host import find_ascend
 from mkv_ascend.child_process import run_module
 from mkv_ascend.commands import emulate
 from mkv_ascend.commands.command_words import Command, CommandError
+from mkv_ascend.host_versions import find_ascend
 from mkv_ascend.rules.facts import EMULATED
 
 SECONDS = 600

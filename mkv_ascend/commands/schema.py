@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from mkv_ascend.options_schema import options_schema
+from mkv_ascend.config import options_schema
 
 HELP = "print the JSON schema of --additional-config, for editors and checks of files"
 

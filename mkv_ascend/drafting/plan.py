@@ -16,9 +16,8 @@ import torch
 
 from mkv_ascend.drafting.context_shares import ContextShares
 from mkv_ascend.drafting.draft import DraftBuffers, Event, LaterPasses, TargetOutput
-from mkv_ascend.ops.arguments import DraftPlanArguments, ExpandInputs
-from mkv_ascend.ops.draft_plan import draft_plan
-from mkv_ascend.ops.expand_inputs import expand_inputs
+from mkv_ascend.ops.draft_plan import DraftPlanArguments, draft_plan
+from mkv_ascend.ops.expand_inputs import ExpandInputs, expand_inputs
 from mkv_ascend.ops.group_table import group_table
 
 

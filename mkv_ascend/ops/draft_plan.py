@@ -7,34 +7,60 @@ everything that the later passes' attention metadata holds is known before the f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from mkv_ascend.ops import checks
-from mkv_ascend.ops.arguments import DraftPlanArguments
+from mkv_ascend.ops.checks import INDEX_DTYPES, Checks
 from mkv_ascend.ops.group_table import BLOCK_SIZE, slots_of
-from mkv_ascend.ops.registration import CustomOp, register
-from mkv_ascend.ops.schema import arguments_of, named_tensors
+from mkv_ascend.ops.registration import CustomOp, Written, arguments_of, register
 
 NAME = "draft_plan"
+checks = Checks(NAME)
+
+
+class DraftPlanArguments(NamedTuple):
+    """Arguments of ``draft_plan``, in its order: for R rows, G KV groups and K - 1 later passes.
+
+    Outputs may be views of larger buffers whose last dimension is dense.
+
+    Attributes:
+        positions: int32 or int64 [R], position of each request's last token in the first pass.
+        num_requests: int32 [1], on the device: a captured graph freezes what is passed by value.
+        block_tables: G int32 [rows, columns], ids of kernel blocks; a list. Every live request has
+            a row.
+        group_table: int64 [G, 4], ``group_table(block_tables, block_sizes)``.
+        max_model_len: tokens that the draft can hold, 1 to 2**31 - 1.
+        step_positions: out, the dtype of ``positions`` [K - 1, R].
+        lengths: out, int32 [K - 1, R].
+        slots: out, int32 [K - 1, G, R]. A slot must fit int32.
+    """
+
+    positions: torch.Tensor
+    num_requests: torch.Tensor
+    block_tables: list[torch.Tensor]
+    group_table: torch.Tensor
+    max_model_len: int
+    step_positions: Written
+    lengths: Written
+    slots: Written
 
 
 def check(*arguments: Any) -> None:
-    """Refuse wrong dtypes, shapes, strides and devices; see ``DraftPlanArguments``."""
+    """Refuse wrong dtypes, shapes, strides and devices."""
     given = DraftPlanArguments(*arguments)
     int32 = (torch.int32,)
-    checks.require_tensor(NAME, "positions", given.positions, checks.INDEX_DTYPES, (None,))
-    checks.require_tensor(NAME, "num_requests", given.num_requests, int32, (1,))
-    checks.require_groups(NAME, given.block_tables, given.group_table)
-    checks.require_model_length(NAME, given.max_model_len)
+    checks.tensor("positions", given.positions, INDEX_DTYPES, (None,))
+    checks.tensor("num_requests", given.num_requests, int32, (1,))
+    checks.groups(given.block_tables, given.group_table)
+    checks.model_length(given.max_model_len)
     rows, groups = given.positions.shape[0], len(given.block_tables)
     dtypes = (given.positions.dtype,)
-    checks.require_tensor(NAME, "step_positions", given.step_positions, dtypes, (None, rows))
+    checks.tensor("step_positions", given.step_positions, dtypes, (None, rows))
     steps = given.step_positions.shape[0]
-    checks.require_tensor(NAME, "lengths", given.lengths, int32, (steps, rows))
-    checks.require_tensor(NAME, "slots", given.slots, int32, (steps, groups, rows))
-    checks.require_one_device(NAME, named_tensors(given))
+    checks.tensor("lengths", given.lengths, int32, (steps, rows))
+    checks.tensor("slots", given.slots, int32, (steps, groups, rows))
+    checks.one_device(given._asdict())
 
 
 def reference(*arguments: Any) -> None:
@@ -55,7 +81,19 @@ def reference(*arguments: Any) -> None:
         given.slots[:, group].copy_(slots_of(kept, rows, live & fits, table, block_size))
 
 
-_op = register(CustomOp(NAME, arguments_of(DraftPlanArguments), check, reference))
+def check_values(*arguments: Any) -> None:
+    """Refuse negative positions, and block ids that have no slots."""
+    given = DraftPlanArguments(*arguments)
+    live = checks.live(given, given.positions.shape[0])
+    first = given.positions[:live].to(torch.int64)
+    checks.none_wrong("positions", first < 0, first, "a live request's position is 0 or more")
+    steps = torch.arange(1, given.step_positions.shape[0] + 1)[:, None]
+    moved = (first + steps).flatten()
+    requests = torch.arange(live).repeat(steps.shape[0])
+    checks.block_ids(given, moved, requests, given.max_model_len)
+
+
+_op = register(CustomOp(NAME, arguments_of(DraftPlanArguments), check, reference, check_values))
 
 
 def draft_plan(arguments: DraftPlanArguments) -> None:

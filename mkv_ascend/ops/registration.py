@@ -1,22 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defines ``torch.ops.mkv_ascend.*``: schema, fake kernel and kernels, once per process.
 
+A schema is made from the annotations of what takes the arguments: a function or named tuple.
+
 Every op writes into tensors of the caller and returns nothing, so that it can be captured into a
 graph: no op allocates, synchronises or reads device memory on the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from string import ascii_lowercase
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import torch
 
 from mkv_ascend import envs
-from mkv_ascend.ops import implementations, value_checks
+from mkv_ascend.ops import implementations
 
 NAMESPACE = "mkv_ascend"
+
+
+WRITTEN = "written"
+Written = Annotated[torch.Tensor, WRITTEN]
+"""A tensor that the op writes."""
+
+
+def arguments_of(described: Callable[..., Any]) -> str:
+    """The argument list of a schema, as ``torch.library`` takes it.
+
+    Without defaults: PyTorch keeps arguments that equal one from kernels in Python.
+
+    Raises:
+        TypeError: an annotation that no schema has.
+    """
+    hints = get_type_hints(described, include_extras=True)
+    letters = iter(ascii_lowercase)
+    return ", ".join(
+        f"{_type_of(name, hint, letters)} {name}"
+        for name, hint in hints.items()
+        if name != "return"
+    )
+
+
+def _type_of(name: str, hint: Any, letters: Iterator[str]) -> str:
+    if hint is int or hint is bool:
+        return str(hint.__name__)
+    if hint is torch.Tensor:
+        return "Tensor"
+    if get_origin(hint) is Annotated and WRITTEN in hint.__metadata__:
+        # Each written argument is memory of its own.
+        return f"Tensor({next(letters)}!)"
+    inner = get_args(hint)
+    if get_origin(hint) in (list, Sequence) and len(inner) == 1:
+        return f"{_type_of(name, inner[0], letters)}[]"
+    if len(inner) == 2 and inner[1] is NoneType:
+        return f"{_type_of(name, inner[0], letters)}?"
+    raise TypeError(f"{name} is annotated as {hint}; a schema has tensors, int and bool")
 
 
 @dataclass(frozen=True)
@@ -31,12 +73,15 @@ class CustomOp:
             fake kernel, run on tensors without memory.
         reference: the op in plain torch operations, on tensors of any device, without reading
             values on the host.
+        check_values: raises ValueError for values that the op would take for something else, or
+            skip; reads them all, on the CPU.
     """
 
     name: str
     arguments: str
     check: Callable[..., None]
     reference: Callable[..., None]
+    check_values: Callable[..., None]
 
     @property
     def schema(self) -> str:
@@ -85,7 +130,7 @@ def register(op: CustomOp) -> Any:
 
 
 def value_checked(op: CustomOp, implementation: str) -> Callable[..., None]:
-    """A kernel for CPU tensors behind the checks of values; see ``value_checks``."""
+    """A kernel for CPU tensors behind the checks of values."""
     kernel: Callable[..., None] = (
         checked_reference(op)
         if implementation == implementations.REFERENCE
@@ -94,7 +139,7 @@ def value_checked(op: CustomOp, implementation: str) -> Callable[..., None]:
 
     def checked(*arguments: Any) -> None:
         op.check(*arguments)
-        value_checks.CHECKS[op.name](*arguments)
+        op.check_values(*arguments)
         kernel(*arguments)
 
     return checked

@@ -4,17 +4,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from mkv_ascend.ops import checks
-from mkv_ascend.ops.arguments import TargetSlotsArguments
+from mkv_ascend.ops.checks import INDEX_DTYPES, Checks
 from mkv_ascend.ops.group_table import BLOCK_SIZE, PADDING_SLOT, slots_of
-from mkv_ascend.ops.registration import CustomOp, register
-from mkv_ascend.ops.schema import arguments_of, named_tensors
+from mkv_ascend.ops.registration import CustomOp, Written, arguments_of, register
 
 NAME = "target_slots"
+checks = Checks(NAME)
+
+
+class TargetSlotsArguments(NamedTuple):
+    """Arguments of ``target_slots``, in its order: for T tokens of R requests in G KV groups.
+
+    Attributes:
+        positions: int32 or int64 [T], of each token in its sequence.
+        query_start_loc: int32 [R + 1], where each request begins.
+        num_requests: int32 [1], on the device; requests from there on are padding.
+        block_tables: G int32 [rows, columns], ids of kernel blocks; a list. Every live request has
+            a row.
+        group_table: int64 [G, 4], ``group_table(block_tables, block_sizes)``.
+        slots: out, G int32 [size], a list; all of each is written. A slot must fit int32.
+        slot_table: int64 [G, 2], ``slot_table(slots)``.
+    """
+
+    positions: torch.Tensor
+    query_start_loc: torch.Tensor
+    num_requests: torch.Tensor
+    block_tables: list[torch.Tensor]
+    group_table: torch.Tensor
+    slots: list[Written]
+    slot_table: torch.Tensor
 
 
 def slot_table(slots: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -42,26 +64,24 @@ def slot_table(slots: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def check(*arguments: Any) -> None:
-    """Refuse wrong dtypes, shapes, strides and devices; see ``TargetSlotsArguments``."""
+    """Refuse wrong dtypes, shapes, strides and devices."""
     given = TargetSlotsArguments(*arguments)
     int32 = (torch.int32,)
-    checks.require_tensor(NAME, "positions", given.positions, checks.INDEX_DTYPES, (None,))
-    checks.require_tensor(NAME, "query_start_loc", given.query_start_loc, int32, (None,))
+    checks.tensor("positions", given.positions, INDEX_DTYPES, (None,))
+    checks.tensor("query_start_loc", given.query_start_loc, int32, (None,))
     checks.require(
-        given.query_start_loc.shape[0] > 0,
-        NAME,
-        "query_start_loc is empty; it must be requests + 1 long",
+        given.query_start_loc.shape[0] > 0, "query_start_loc is empty; it must be requests + 1 long"
     )
-    checks.require_tensor(NAME, "num_requests", given.num_requests, int32, (1,))
-    checks.require_groups(NAME, given.block_tables, given.group_table)
+    checks.tensor("num_requests", given.num_requests, int32, (1,))
+    checks.groups(given.block_tables, given.group_table)
     groups, slots = len(given.block_tables), given.slots
     checks.require(
-        len(slots) == groups, NAME, f"slots holds {len(slots)} tensors for {groups} block_tables"
+        len(slots) == groups, f"slots holds {len(slots)} tensors for {groups} block_tables"
     )
     for index, tensor in enumerate(slots):
-        checks.require_tensor(NAME, f"slots[{index}]", tensor, int32, (None,))
-    checks.require_tensor(NAME, "slot_table", given.slot_table, (torch.int64,), (groups, 2))
-    checks.require_one_device(NAME, named_tensors(given))
+        checks.tensor(f"slots[{index}]", tensor, int32, (None,))
+    checks.tensor("slot_table", given.slot_table, (torch.int64,), (groups, 2))
+    checks.one_device(given._asdict())
 
 
 def reference(*arguments: Any) -> None:
@@ -83,7 +103,24 @@ def reference(*arguments: Any) -> None:
         slots[count:].fill_(PADDING_SLOT)
 
 
-_op = register(CustomOp(NAME, arguments_of(TargetSlotsArguments), check, reference))
+def check_values(*arguments: Any) -> None:
+    """Refuse negative positions, outputs that are too short, and wrong block ids."""
+    given = TargetSlotsArguments(*arguments)
+    live = checks.live(given, given.query_start_loc.shape[0] - 1)
+    starts = checks.starts(given.query_start_loc, live, given.positions.shape[0])
+    for index, tensor in enumerate(given.slots):
+        checks.row("slot_table", given.slot_table, index, [tensor.data_ptr(), tensor.shape[0]])
+        checks.require(
+            tensor.shape[0] >= int(starts[-1]),
+            f"slots[{index}] has {tensor.shape[0]} places for {int(starts[-1])} tokens",
+        )
+    positions = given.positions[: int(starts[-1])].to(torch.int64)
+    checks.none_wrong("positions", positions < 0, positions, "a token's position is 0 or more")
+    requests = torch.repeat_interleave(torch.arange(live), starts[1:] - starts[:-1])
+    checks.block_ids(given, positions, requests)
+
+
+_op = register(CustomOp(NAME, arguments_of(TargetSlotsArguments), check, reference, check_values))
 
 
 def target_slots(arguments: TargetSlotsArguments) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
-from mkv_ascend.ops import checks
-from mkv_ascend.ops.registration import CustomOp, register
-from mkv_ascend.ops.schema import Written, arguments_of
+from mkv_ascend.ops.checks import INDEX_DTYPES, Checks
+from mkv_ascend.ops.registration import CustomOp, Written, arguments_of, register
 
 NAME = "zero_blocks"
+checks = Checks(NAME)
 
 
 def page_table(caches: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -44,19 +44,18 @@ def page_table(caches: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def check(block_ids: torch.Tensor, caches: Sequence[Written], page_table: torch.Tensor) -> None:
     """Refuse wrong dtypes, shapes, strides and devices; see ``zero_blocks``."""
-    checks.require_tensor(NAME, "block_ids", block_ids, checks.INDEX_DTYPES, (None,))
-    checks.require_tensor(NAME, "page_table", page_table, (torch.int64,), (len(caches), 4))
-    named = [("block_ids", block_ids), ("page_table", page_table)]
+    checks.tensor("block_ids", block_ids, INDEX_DTYPES, (None,))
+    checks.tensor("page_table", page_table, (torch.int64,), (len(caches), 4))
     for index, cache in enumerate(caches):
         name = f"caches[{index}]"
         checks.require(
-            cache.dim() >= 1,
-            NAME,
-            f"{name} has the shape {tuple(cache.shape)}; it must be (blocks, ...)",
+            cache.dim() >= 1, f"{name} has the shape {tuple(cache.shape)}; it must be (blocks, ...)"
         )
-        checks.require_dense(NAME, name, cache, 1, "one block")
-        named.append((name, cache))
-    checks.require_one_device(NAME, named)
+        checks.require(
+            cache.shape[0] == 0 or cache[0].is_contiguous(),
+            f"{name} has the strides {tuple(cache.stride())}; one block must be dense",
+        )
+    checks.one_device({"block_ids": block_ids, "page_table": page_table, "caches": caches})
 
 
 def reference(
@@ -72,7 +71,24 @@ def reference(
         cache.masked_fill_(zeroed.view(-1, *(1 for _ in cache.shape[1:])), 0)
 
 
-_op = register(CustomOp(NAME, arguments_of(check), check, reference))
+def check_values(
+    block_ids: torch.Tensor, caches: Sequence[torch.Tensor], page_table: torch.Tensor
+) -> None:
+    """Refuse block ids that no cache has, and ids given twice."""
+    blocks = max((cache.shape[0] for cache in caches), default=0)
+    checks.none_wrong(
+        "block_ids", block_ids >= blocks, block_ids, f"no cache has more than {blocks} blocks"
+    )
+    found, counts = torch.unique(block_ids[block_ids >= 0], return_counts=True)
+    for block, count in zip(found.tolist(), counts.tolist(), strict=True):
+        checks.require(
+            count == 1, f"block_ids holds {block} more than once; each may be given once"
+        )
+    for index, cache in enumerate(caches):
+        checks.row("page_table", page_table, index, [cache.data_ptr()])
+
+
+_op = register(CustomOp(NAME, arguments_of(check), check, reference, check_values))
 
 
 def zero_blocks(

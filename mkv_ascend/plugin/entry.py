@@ -34,8 +34,7 @@ from mkv_ascend.adapters.contract import PLATFORM
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.host_versions import dropped_general_plugins, installed_version
-from mkv_ascend.plugin.client_commands import needs_no_device
-from mkv_ascend.plugin.versions import check_host
+from mkv_ascend.plugin.versions import check_host, needs_no_device
 
 PLATFORM_GROUP = "vllm.platform_plugins"
 CLIENTS_PLATFORM = "vllm.platforms.cpu.CpuPlatform"

@@ -3,15 +3,15 @@
 
 The plugin subclasses and patches internals of both, and these change with every release. On
 versions or sources that it was not tested with, users could get wrong tokens. So it refuses to run
-there.
+there. Commands of vLLM that only talk to a server need no device (``needs_no_device``).
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
 
 from mkv_ascend.adapters.fingerprints import Drift, HostSource, drifts, read
 from mkv_ascend.adapters.installed import (
@@ -84,3 +84,14 @@ def check_host() -> None:
         problem = drift_problem(installed, installed_source())
     if problem is not None:
         raise StartUpRefused(problem)
+
+
+CLIENTS = (("bench", "serve"), ("chat",), ("complete",), ("collect-env",), ("--version",), ("-v",))
+"""First words after ``vllm``."""
+
+
+def needs_no_device(command: Sequence[str]) -> bool:
+    """Whether ``sys.argv`` is such a command of ``vllm``, or of ``python -m vllm...cli.main``."""
+    program, words = PurePath(command[0] if command else ""), tuple(command[1:])
+    is_vllm = program.name == "vllm" or program.parts[-3:] == ("entrypoints", "cli", "main.py")
+    return is_vllm and any(words[: len(client)] == client for client in CLIENTS)

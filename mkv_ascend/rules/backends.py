@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from mkv_ascend.attention import selection
 from mkv_ascend.attention.arguments import arguments_told_by
-from mkv_ascend.attention.draft_window import kind_of_layer
-from mkv_ascend.attention.request import LayerRequest
+from mkv_ascend.attention.entry import LayerRequest
+from mkv_ascend.attention.options import kind_of_layer
 from mkv_ascend.attention.selection import SelectionError, SelectionOptions
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.rules.facts import Facts

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 
-from mkv_ascend.attention.draft_window import WINDOWED_KINDS, window_of_layer
+from mkv_ascend.attention.options import WINDOWED_KINDS, window_of_layer
 from mkv_ascend.rules.facts import Facts
 from mkv_ascend.rules.refusal import Refusal, Rule
 

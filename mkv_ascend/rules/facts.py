@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mkv_ascend.attention.entry import DeviceGeneration
-from mkv_ascend.attention.request import Environment
+from mkv_ascend.attention.entry import DeviceGeneration, Environment
 from mkv_ascend.attention.selection import SelectionOptions
 from mkv_ascend.config import MkvConfig
 from mkv_ascend.rules.host import HostRules

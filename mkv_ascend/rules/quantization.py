@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mkv_ascend import host_versions
-from mkv_ascend.attention.entry import DeviceGeneration
-from mkv_ascend.attention.request import PLAIN_DTYPES
+from mkv_ascend.attention.entry import PLAIN_DTYPES, DeviceGeneration
 from mkv_ascend.rules.facts import Facts
 from mkv_ascend.rules.refusal import Refusal
 

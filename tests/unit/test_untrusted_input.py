@@ -173,7 +173,7 @@ def test_a_method_of_quantisation_of_any_form_is_refused(
 METRICS_FOLDER = """
 import os
 os.umask(0)
-from mkv_ascend.metrics.store import Store, collect_from_workers, folder
+from mkv_ascend.metrics import Store, collect_from_workers, folder
 collect_from_workers()
 Store(folder(), {"model_name": "m", "engine": "0"})
 print(oct(os.stat(folder()).st_mode), folder())

@@ -24,7 +24,7 @@ from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.refusal import refuse
 from mkv_ascend.attention import catalog
 from mkv_ascend.config import ConfigError, MkvConfig
-from mkv_ascend.metrics.store import collect_from_workers
+from mkv_ascend.metrics import collect_from_workers
 from mkv_ascend.rules import options as rules_of_options
 from mkv_ascend.rules.kv_cache import KERNEL_BLOCK
 from mkv_ascend.rules.refusal import RefusedError

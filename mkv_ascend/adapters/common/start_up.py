@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from vllm.distributed.parallel_state import is_global_first_rank
 
-from mkv_ascend import host_versions
+from mkv_ascend import host_versions, metrics
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
@@ -19,8 +19,7 @@ from mkv_ascend.attention.report import LayerRow, render
 from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.report import served_groups
-from mkv_ascend.metrics import definitions as metrics
-from mkv_ascend.metrics.store import Store, folder
+from mkv_ascend.metrics import Store, folder
 from mkv_ascend.rules.notes import of_waiting
 
 if TYPE_CHECKING:

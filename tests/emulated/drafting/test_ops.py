@@ -14,11 +14,10 @@ from vllm.v1.spec_decode.utils import compute_new_slot_mapping
 from vllm_ascend.utils import enable_custom_op
 
 from mkv_ascend import envs
-from mkv_ascend.ops.arguments import DraftPlanArguments, ExpandInputs, TargetSlotsArguments
-from mkv_ascend.ops.draft_plan import draft_plan
-from mkv_ascend.ops.expand_inputs import expand_inputs
+from mkv_ascend.ops.draft_plan import DraftPlanArguments, draft_plan
+from mkv_ascend.ops.expand_inputs import ExpandInputs, expand_inputs
 from mkv_ascend.ops.group_table import group_table
-from mkv_ascend.ops.target_slots import slot_table, target_slots
+from mkv_ascend.ops.target_slots import TargetSlotsArguments, slot_table, target_slots
 from tests.support import engine
 from tests.support.emulation import ON_EMULATOR
 from tests.support.pairs import (

@@ -10,7 +10,7 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mkv_ascend.metrics import definitions
+from mkv_ascend import metrics
 from tests.support import engine, programs
 from tests.support.hosts import ADAPTER
 from tests.support.server import complete, serve
@@ -85,23 +85,23 @@ def check_proposals(seen):
 
     Where steps are scheduled ahead, a request may end before its last proposal is verified.
     """
-    proposals = seen.all_of(definitions.PROPOSALS.name, "mode", "reason")
+    proposals = seen.all_of(metrics.PROPOSALS.name, "mode", "reason")
     verified, replayed = seen.one(f"{VLLM}drafts_total"), seen.replays[0]["replays"]
     assert 10 < verified <= replayed <= verified + len(TEXTS)
     assert proposals == {("eager", "mixed_batch"): len(TEXTS), ("replayed", ""): replayed}
     assert [answer["replays"] for answer in seen.replays] == [replayed] * len(seen.replays)
     every = sum(proposals.values())
-    assert seen.all_of(definitions.DRAFT_TOKENS.name, "k") == {(str(K),): every * K}
-    passes = seen.all_of(definitions.PASSES.name, "purpose")
+    assert seen.all_of(metrics.DRAFT_TOKENS.name, "k") == {(str(K),): every * K}
+    passes = seen.all_of(metrics.PASSES.name, "purpose")
     assert passes == {("proposal",): every * K, ("prefix_hit",): 0}
-    assert seen.one(definitions.HOST_READS.name) == every
+    assert seen.one(metrics.HOST_READS.name) == every
     builds = int(re.search(r"builds attention metadata (\d+) times", seen.log)[1])
-    assert seen.one(definitions.METADATA_BUILDS.name) == builds * len(TEXTS)
+    assert seen.one(metrics.METADATA_BUILDS.name) == builds * len(TEXTS)
 
 
 def check_acceptance(seen):
     """By K as vLLM has it by position; every proposal here has the same K."""
-    accepted = seen.all_of(definitions.ACCEPTED.name, "position", "k")
+    accepted = seen.all_of(metrics.ACCEPTED.name, "position", "k")
     theirs = seen.all_of(f"{VLLM}accepted_tokens_per_pos_total", "position")
     assert {position: value for (position, _), value in accepted.items()} == {
         position: value for (position,), value in theirs.items()
@@ -109,7 +109,7 @@ def check_acceptance(seen):
     assert {k for _, k in accepted} == {str(K)}
     assert sum(accepted.values()) == seen.one(f"{VLLM}accepted_tokens_total") > 10
     verified = {(str(K),): seen.one(f"{VLLM}drafts_total")}
-    assert seen.all_of(definitions.VERIFIED.name, "k") == verified
+    assert seen.all_of(metrics.VERIFIED.name, "k") == verified
 
 
 def explained(ranks, speculative):
@@ -134,12 +134,12 @@ def check_caches(seen, plan):
             key = (str(number), layer["role"])
             own = times * (layer["page_bytes"] - layer["padding_bytes"])
             used[key] = used.get(key, 0) + own
-    assert seen.all_of(definitions.KV_BLOCK_BYTES.name, "kv_group", "role") == used
-    assert seen.all_of(definitions.KV_BLOCK_IDLE_BYTES.name, "kv_group") == idle
+    assert seen.all_of(metrics.KV_BLOCK_BYTES.name, "kv_group", "role") == used
+    assert seen.all_of(metrics.KV_BLOCK_IDLE_BYTES.name, "kv_group") == idle
     blocks = int(re.search(r"KV cache plan: \d+ groups?, (\d+) blocks", seen.log)[1])
-    assert seen.one(definitions.KV_BLOCKS.name) == blocks == seen.report["kv_cache"]["num_blocks"]
+    assert seen.one(metrics.KV_BLOCKS.name) == blocks == seen.report["kv_cache"]["num_blocks"]
     least = times * blocks * plan["bytes_per_block"]
-    assert least <= seen.one(definitions.KV_CACHE_BYTES.name) < 1.01 * least
+    assert least <= seen.one(metrics.KV_CACHE_BYTES.name) < 1.01 * least
 
 
 @pytest.mark.host("0.23", cases=["v1-1"])
@@ -155,7 +155,7 @@ def test_figures_are_vllms_and_those_of_the_plan(ranks, runner, tmp_path):
     check_caches(seen, explained(ranks, speculative=True))
     labels = {(given["model_name"], given["engine"]) for n, given, _ in seen.page if "mkv_" in n}
     assert labels == {(str(model_directory("gemma3")), "0")}
-    graphs = seen.all_of(definitions.GRAPHS.name, "role")[("draft",)]
+    graphs = seen.all_of(metrics.GRAPHS.name, "role")[("draft",)]
     assert graphs == len(seen.replays[0]["captured"]) > 1
     assert seen.report["graphs"]["draft"]["graphs"] == graphs
     assert seen.report["draft"]["replayed_from_graphs"]
@@ -168,10 +168,10 @@ def test_without_a_draft_there_are_caches_and_no_proposals(tmp_path):
     seen = observe(tmp_path, "v1", "--enforce-eager", speculative=False)
     ours = {name for name, _, _ in seen.page if name.startswith("mkv_ascend")}
     assert ours == {
-        definitions.KV_BLOCKS.name,
-        definitions.KV_CACHE_BYTES.name,
-        definitions.KV_BLOCK_BYTES.name,
-        definitions.KV_BLOCK_IDLE_BYTES.name,
+        metrics.KV_BLOCKS.name,
+        metrics.KV_CACHE_BYTES.name,
+        metrics.KV_BLOCK_BYTES.name,
+        metrics.KV_BLOCK_IDLE_BYTES.name,
     }
     check_caches(seen, explained(1, speculative=False))
     assert seen.report["draft"] is None

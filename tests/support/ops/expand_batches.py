@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from mkv_ascend.ops.arguments import ExpandInputs
+from mkv_ascend.ops.expand_inputs import ExpandInputs
 from tests.support.ops import plain
 from tests.support.ops.batches import JUNK, Groups, junk
 

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from mkv_ascend import metrics
 from mkv_ascend.adapters.common.patches import acceptance_by_count
 from mkv_ascend.drafting.worth import DraftWorth
-from mkv_ascend.metrics import definitions
 
 STEPS = ((3, 2, None), (3, 2, {"r": 1}), (1, 0, None), (3, 3, {"s": 2}), (0, 0, None), (3, 0, None))
 """Scheduled draft tokens, accepted ones, and how many a grammar forbids by request."""
@@ -65,7 +65,7 @@ def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_numbers_are_apart_and_their_sums_are_vllms(tmp_path: Path) -> None:
     theirs, found = counted(tmp_path, log_stats=True)
-    verified, accepted = found[definitions.VERIFIED.name], found[definitions.ACCEPTED.name]
+    verified, accepted = found[metrics.VERIFIED.name], found[metrics.ACCEPTED.name]
     assert verified == {("3",): 3, ("2",): 1, ("1",): 1}
     assert sum(verified.values()) == theirs.num_drafts
     assert sum(int(k) * times for (k,), times in verified.items()) == theirs.num_draft_tokens
@@ -96,11 +96,11 @@ def test_a_metric_tells_whether_the_draft_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, found = counted(tmp_path, log_stats=True)
-    assert found[definitions.DRAFT_GIVEN_UP.name] == {(): 0}
+    assert found[metrics.DRAFT_GIVEN_UP.name] == {(): 0}
     monkeypatch.setattr(acceptance_by_count, "DraftWorth", lambda least: DraftWorth(5, least))
     monkeypatch.setattr(acceptance_by_count.giving_up, "keeps_rows", lambda scheduler: True)
     _, found = counted(tmp_path, log_stats=True, below=0.9)
-    assert found[definitions.DRAFT_GIVEN_UP.name] == {(): 1}
+    assert found[metrics.DRAFT_GIVEN_UP.name] == {(): 1}
 
 
 def test_where_vllm_counts_nothing_neither_do_we(tmp_path: Path) -> None:

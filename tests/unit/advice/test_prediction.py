@@ -9,16 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mkv_ascend.advice import measured
-from mkv_ascend.advice.device import CHIPS, HOST_TERMS, Calibration, Device, read_device
 from mkv_ascend.advice.prediction import (
     Drafting,
+    Run,
     Serving,
     acceptance_of,
     length_of,
+    moved,
     predict,
 )
-from mkv_ascend.advice.work import Cache, Experts, LayerWork, ModelWork, Weights, forward
+from mkv_ascend.advice.work import (
+    CHIPS,
+    HOST_TERMS,
+    Cache,
+    Calibration,
+    Device,
+    Experts,
+    LayerWork,
+    ModelWork,
+    Weights,
+    forward,
+    read_device,
+)
 
 DEVICE = Device(
     memory_bytes=2.0**36,
@@ -174,8 +186,8 @@ def test_what_holds_of_every_prediction(
 def test_host_time_is_moved_by_the_mean_of_runs_and_none_counts_for_less_than_no_host() -> None:
     serving = Serving(TARGET, DEVICE, HOST, 1000, ahead=False)
     step = predict(serving, Drafting(), 3, 0, 1.0)
-    slow = measured.Run(3, 1000, step.plain + step.plain_host + 0.25)
-    too_fast = measured.Run(3, 1000, step.plain / 2)
-    moved = measured.moved(serving, [slow, too_fast])
+    slow = Run(3, 1000, step.plain + step.plain_host + 0.25)
+    too_fast = Run(3, 1000, step.plain / 2)
+    shifted = moved(serving, [slow, too_fast])
     host = (step.plain_host + 0.25 + 0.0) / 2
-    assert predict(moved, Drafting(), 3, 0, 1.0).plain_host == pytest.approx(host)
+    assert predict(shifted, Drafting(), 3, 0, 1.0).plain_host == pytest.approx(host)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from mkv_ascend.ops.arguments import ExpandInputs
-from mkv_ascend.ops.schema import arguments_of
+from mkv_ascend.ops.expand_inputs import ExpandInputs
+from mkv_ascend.ops.registration import arguments_of
 from tests.support.ascendc_host import Output, Report
 from tests.unit.ascend_kernels.kernels import FOLDER, library
 

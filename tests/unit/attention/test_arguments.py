@@ -20,8 +20,7 @@ from mkv_ascend.attention.arguments import (
     described,
     optional_arguments,
 )
-from mkv_ascend.attention.entry import BackendEntry, DeviceGeneration
-from mkv_ascend.attention.request import Environment, LayerRequest
+from mkv_ascend.attention.entry import BackendEntry, DeviceGeneration, Environment, LayerRequest
 from mkv_ascend.attention.selection import SelectionError, SelectionOptions
 from mkv_ascend.layout.kind import Kind, Role
 from tests.unit.attention.sources import class_of, folder_of, source_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mkv_ascend.attention import catalog
-from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
+from mkv_ascend.attention.catalog import ASCEND_BACKENDS
 from mkv_ascend.attention.entry import BackendEntry, GraphSupport, HeadSizes
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind

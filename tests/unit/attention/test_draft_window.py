@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mkv_ascend.attention.draft_window import kind_of_layer, window_of_layer
+from mkv_ascend.attention.options import kind_of_layer, window_of_layer
 from mkv_ascend.layout.kind import Kind
 
 

@@ -7,10 +7,9 @@ import dataclasses
 import json
 import re
 
-from mkv_ascend.attention.entry import DeviceGeneration
+from mkv_ascend.attention.entry import DeviceGeneration, Environment, LayerRequest
 from mkv_ascend.attention.report import LayerRow, layer_rows, render
-from mkv_ascend.attention.request import Environment, LayerRequest
-from mkv_ascend.attention.selection import SelectionOptions, select_backends
+from mkv_ascend.attention.selection import SelectionOptions, select_backend
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Kind, Role
 
@@ -36,7 +35,8 @@ REQUESTS = [
 def rows(kv_groups: dict[str, int] | None = None) -> tuple[LayerRow, ...]:
     config = parse_config({"mkv_ascend": {"attention": {"draft": {"full_attention": "FA3"}}}})
     environment = Environment(DeviceGeneration.A2, module_available=lambda name: True)
-    choices = select_backends(REQUESTS, SelectionOptions(config.attention), environment)
+    options = SelectionOptions(config.attention)
+    choices = [select_backend(request, options, environment) for request in REQUESTS]
     return layer_rows(choices, kv_groups)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import prediction
-from mkv_ascend.advice.device import read_calibration
+from mkv_ascend.advice.work import read_calibration
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "prediction.md"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from mkv_ascend.attention.ascend_backends import ASCEND_BACKENDS
+from mkv_ascend.attention.catalog import ASCEND_BACKENDS
 from mkv_ascend.layout import planning
 from mkv_ascend.layout.bound import TensorView
 from mkv_ascend.layout.building import LayerFacts

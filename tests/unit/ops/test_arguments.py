@@ -10,9 +10,8 @@ import torch
 
 from mkv_ascend import ops
 from mkv_ascend.ops import implementations
-from mkv_ascend.ops.arguments import ExpandInputs
-from mkv_ascend.ops.registration import OPS
-from mkv_ascend.ops.schema import Written, arguments_of
+from mkv_ascend.ops.expand_inputs import ExpandInputs
+from mkv_ascend.ops.registration import OPS, Written, arguments_of
 from tests.support.ascendc_host import ROOT
 
 ops.load_all()

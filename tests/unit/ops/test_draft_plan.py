@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mkv_ascend.ops.arguments import DraftPlanArguments
-from mkv_ascend.ops.draft_plan import draft_plan
+from mkv_ascend.ops.draft_plan import DraftPlanArguments, draft_plan
 from mkv_ascend.ops.group_table import group_table
 from tests.support.ops import plain
 from tests.support.ops.batches import JUNK, groups, junk, make_groups, seeded, some

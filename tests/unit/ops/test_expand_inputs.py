@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mkv_ascend.ops.arguments import ExpandInputs
-from mkv_ascend.ops.expand_inputs import expand_inputs
+from mkv_ascend.ops.expand_inputs import ExpandInputs, expand_inputs
 from tests.support.ops import plain
 from tests.support.ops.batches import Groups, groups, junk, make_groups, seeded, some
 from tests.support.ops.expand_batches import (

@@ -100,4 +100,4 @@ def test_a_device_that_runs_cpu_kernels_needs_none_of_its_own(
 def test_an_op_is_registered_once() -> None:
     ops.load_all()
     with pytest.raises(ValueError, match="mkv_ascend::draft_plan is registered already"):
-        register(CustomOp("draft_plan", "", lambda: None, lambda: None))
+        register(CustomOp("draft_plan", "", lambda: None, lambda: None, lambda: None))

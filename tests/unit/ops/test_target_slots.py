@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mkv_ascend.ops.arguments import TargetSlotsArguments
-from mkv_ascend.ops.target_slots import slot_table, target_slots
+from mkv_ascend.ops.target_slots import TargetSlotsArguments, slot_table, target_slots
 from tests.support.ops import plain
 from tests.support.ops.batches import JUNK, groups, junk, make_groups, seeded, some
 

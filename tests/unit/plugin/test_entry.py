@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from mkv_ascend.plugin.client_commands import needs_no_device
+from mkv_ascend.plugin.versions import needs_no_device
 from tests.support.programs import HANG_SECONDS
 
 ASCEND_GENERAL = [

@@ -8,12 +8,12 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from mkv_ascend.metrics import definitions
+from mkv_ascend import metrics
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DASHBOARD = json.loads((REPOSITORY / "docs/dashboards/mkv_ascend.json").read_text())
 NAME = re.compile(r"\b(?:vllm:|mkv_ascend_)[a-z_]+")
-OURS = {metric.name: metric for metric in definitions.METRICS}
+OURS = {metric.name: metric for metric in metrics.METRICS}
 
 
 def expressions() -> list[str]:

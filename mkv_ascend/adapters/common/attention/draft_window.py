@@ -14,7 +14,7 @@ from vllm.model_executor.layers.attention import MLAAttention
 from vllm.v1.attention.backend import AttentionType
 
 from mkv_ascend.adapters.common.attention.selection_inputs import draft_window
-from mkv_ascend.attention.draft_window import window_of_layer
+from mkv_ascend.attention.options import window_of_layer
 from mkv_ascend.attention.selection import SelectionError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from vllm.config import VllmConfig
 
-    from mkv_ascend.attention.request import LayerRequest
+    from mkv_ascend.attention.entry import LayerRequest
 
 LEAVE_IT_OUT = "Leave drafting.window out, or choose a draft of layers that attend to all tokens"
 

@@ -34,9 +34,9 @@ from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import Patch, expect
 from mkv_ascend.attention import catalog, selection
 from mkv_ascend.attention.arguments import OF_LAYER_CLASSES, SLIDING_WINDOW, optional_arguments
+from mkv_ascend.attention.entry import PLAIN_DTYPES, LayerRequest
 from mkv_ascend.attention.options import WindowBound
 from mkv_ascend.attention.report import LayerRow, layer_rows
-from mkv_ascend.attention.request import PLAIN_DTYPES, LayerRequest
 from mkv_ascend.attention.selection import Choice, SelectionError, SelectionOptions
 from mkv_ascend.layout.kind import Kind, Role
 

@@ -10,8 +10,7 @@ import vllm.envs as vllm_envs
 from vllm_ascend.utils import get_ascend_device_type
 
 from mkv_ascend.adapters.common.options import options_of
-from mkv_ascend.attention.entry import DeviceGeneration
-from mkv_ascend.attention.request import Environment
+from mkv_ascend.attention.entry import DeviceGeneration, Environment
 from mkv_ascend.attention.selection import SelectionOptions
 from mkv_ascend.layout.kind import Role
 

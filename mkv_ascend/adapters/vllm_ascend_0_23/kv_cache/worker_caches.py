@@ -16,9 +16,8 @@ from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
 from mkv_ascend.adapters.common.target_pass import AttentionGroups
 from mkv_ascend.adapters.patching import patch, record
-from mkv_ascend.ops.arguments import TargetSlotsArguments
 from mkv_ascend.ops.group_table import group_table
-from mkv_ascend.ops.target_slots import slot_table, target_slots
+from mkv_ascend.ops.target_slots import TargetSlotsArguments, slot_table, target_slots
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
