@@ -27,8 +27,7 @@ from mkv_ascend.attention.arguments import described
 from mkv_ascend.attention.entry import BackendEntry
 from mkv_ascend.attention.options import NAMESPACE, AttentionOptions, RoleOptions
 from mkv_ascend.attention.request import Environment, LayerRequest
-from mkv_ascend.layout.kind import Kind, Role, Word
-from mkv_ascend.layout.layer_ranges import abbreviated_names
+from mkv_ascend.layout.kind import Kind, Role, Word, abbreviated_names
 
 VLLM_DEFAULT_NAMES = frozenset({"AUTO", "CUSTOM"})
 """Values of vLLM's option that leave the choice to the platform.

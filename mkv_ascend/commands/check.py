@@ -247,8 +247,7 @@ def _formatted(report: PlanReport, arguments: argparse.Namespace) -> str:
     form = arguments.format or (suffix if suffix in ("json", "html") else "text")
     if arguments.json or form == "json":
         return json.dumps(report.to_dict(), indent=2) + "\n"
-    from mkv_ascend.layout.report_html import html
-    from mkv_ascend.layout.report_text import text
+    from mkv_ascend.layout.report_text import html, text
 
     return html(report) if form == "html" else shortened(text(report))
 

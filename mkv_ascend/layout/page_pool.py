@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from mkv_ascend.layout.page_shape import PageShape
+from mkv_ascend.layout.component import PageShape
 
 
 class PoolError(ValueError):

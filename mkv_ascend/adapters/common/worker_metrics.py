@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.plan import BoundPlan
 from mkv_ascend.layout.report import served_groups
 from mkv_ascend.metrics import definitions as metrics
 from mkv_ascend.metrics.store import Store

@@ -22,7 +22,7 @@ from mkv_ascend.adapters.common.kv_cache.page_blocks import share_pages
 from mkv_ascend.adapters.common.kv_cache.page_shapes import with_page_shapes
 from mkv_ascend.adapters.patching import patch
 from mkv_ascend.adapters.vllm_ascend_0_23.kv_cache import kv_transfer
-from mkv_ascend.layout.admission import NULL_BLOCKS
+from mkv_ascend.layout.grouping import NULL_BLOCKS
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -27,7 +27,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
     why_not_planned,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.strides import let_strides_be_taken
-from mkv_ascend.layout.page_shape import are_blocks
+from mkv_ascend.layout.component import are_blocks
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
