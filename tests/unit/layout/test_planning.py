@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from mkv_ascend.layout.component import (
     ONE_BLOCK,
@@ -29,7 +31,6 @@ from mkv_ascend.layout.planning import (
 )
 from mkv_ascend.layout.report import PlanReport
 from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
-from mkv_ascend.layout.serialization import from_dict, to_dict
 from tests.support.caches.layouts import keys_and_values, states
 
 REQUEST = Request(1024, 4)
@@ -276,4 +277,4 @@ def test_inputs_are_sent_from_process_to_process() -> None:
         CachedLayer(states("s", (3, 64), (8, 16, 16)), Retention(RetentionKind.STATE, 1)),
     )
     given = replace(given, hash_block_size=64, groups=(("t", "s"),))
-    assert from_dict(PlanInputs, to_dict(given)) == given
+    assert TypeAdapter(PlanInputs).validate_python(to_jsonable_python(given)) == given
