@@ -21,12 +21,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from benchmarks import host
 from benchmarks.progress import say
 from mkv_ascend.commands import host_process
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.planning import PlanInputs, ServingPlan, plan
-from mkv_ascend.layout.serialization import from_dict
 from tests.support import engine
 from tests.support.emulation import ON_EMULATOR
 from tests.support.tiny_models import model_directory
@@ -105,7 +106,7 @@ def planned_of(engine: dict[str, Any]) -> ServingPlan:
     answer = host_process.ask(
         {"engine": engine, "device": host_process.THIS, "plan": False}, {}, "check"
     )
-    return plan(from_dict(PlanInputs, answer["inputs"]))
+    return plan(TypeAdapter(PlanInputs).validate_python(answer["inputs"]))
 
 
 def measure(tokens: int, window: int | None) -> dict[str, Any]:

@@ -32,8 +32,7 @@ from benchmarks.published_pairs import PAIRS, PublishedPair
 from benchmarks.rows import MEMORY_GIB, REQUEST, ROWS, Row, whole_mib
 from benchmarks.stock_groups import run_stock
 from mkv_ascend.layout.page_planning import plan_pages
-from mkv_ascend.layout.requirements import LayerRequirements
-from mkv_ascend.layout.retention import Request
+from mkv_ascend.layout.requirements import LayerRequirements, Request
 
 MIB = 2**20
 STABLE, CANDIDATE = "0.23.0", "0.30.0rc2"

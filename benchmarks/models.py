@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
-from mkv_ascend.layout.retention import Retention, RetentionKind
+from mkv_ascend.layout.requirements import (
+    LayerRequirements,
+    Retention,
+    RetentionKind,
+    block_size_choices,
+)
 
 CONFIGS = Path(__file__).resolve().parents[1] / "tests" / "data" / "configs"
 ELEMENT_BYTES = 2

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.group_price import layer_groups
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
+from mkv_ascend.layout.component import ONE_BLOCK, PageShape
 
 BLOCK = 16
 TOKENS = 512

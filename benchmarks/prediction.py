@@ -20,6 +20,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from mkv_ascend.advice.prediction import Drafting, Serving, host_counts, predict
 from mkv_ascend.advice.work import (
     FOLDER,
@@ -29,7 +31,6 @@ from mkv_ascend.advice.work import (
     read_calibration,
     read_device,
 )
-from mkv_ascend.layout.serialization import from_dict
 
 __all__ = ["Figure", "figures", "fit", "judged", "rows", "summary"]
 
@@ -78,7 +79,8 @@ def rows() -> list[tuple[Mapping[str, Any], bool]]:
 
 @lru_cache
 def _work(name: str, ranks: int) -> ModelWork:
-    return from_dict(ModelWork, json.loads(WORKS.read_text(encoding="utf-8"))[f"{name} x {ranks}"])
+    works = json.loads(WORKS.read_text(encoding="utf-8"))
+    return TypeAdapter(ModelWork).validate_python(works[f"{name} x {ranks}"])
 
 
 def built(name: str, ranks: int) -> dict[str, Any]:

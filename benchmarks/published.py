@@ -18,8 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.requirements import LayerRequirements, block_size_choices
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from mkv_ascend.layout.requirements import (
+    LayerRequirements,
+    Request,
+    Retention,
+    RetentionKind,
+    block_size_choices,
+)
 
 CONFIGS = Path(__file__).resolve().parent / "configs"
 ITEM_BYTES = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mkv_ascend.layout.retention import Request
+from mkv_ascend.layout.requirements import Request
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mkv_ascend.layout.retention import Request
+from mkv_ascend.layout.requirements import Request
 
 REQUEST = Request(tokens=32768, tokens_per_step=4)
 """The request of every figure; a step adds one token and three draft tokens."""

@@ -21,11 +21,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.layout.bound import TensorView
-from mkv_ascend.layout.component import Component, LayerLayout, StateExtent, Storage, TokenExtent
+from mkv_ascend.layout.component import (
+    ONE_BLOCK,
+    Component,
+    LayerLayout,
+    PageShape,
+    StateExtent,
+    Storage,
+    TokenExtent,
+)
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
-from mkv_ascend.layout.plan import CachePlan, make_plan
+from mkv_ascend.layout.plan import CachePlan, TensorView, make_plan
 from mkv_ascend.layout.pooling import page_bytes
 
 MOST_PAGES = 4

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mkv_ascend.attention.selection import Choice
-from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.layer_ranges import abbreviated_names
+from mkv_ascend.layout.kind import Role, abbreviated_names
 
 
 @dataclass(frozen=True)

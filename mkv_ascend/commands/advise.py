@@ -26,7 +26,6 @@ from mkv_ascend.commands import advise_candidates, advise_text, host_process
 from mkv_ascend.commands.advise_candidates import EXIT_UNREADABLE, AdviceError, Candidate
 from mkv_ascend.commands.command_words import LOOK_UP, positive
 from mkv_ascend.commands.host_process import ProcessError
-from mkv_ascend.layout.serialization import from_dict
 from mkv_ascend.plain_text import plain_json, shortened
 from mkv_ascend.rules.facts import BLOCKS
 from mkv_ascend.rules.refusal import Refusal, text_of
@@ -229,7 +228,9 @@ def _works(judged: dict[str, Any]) -> Works:
             f"how long a step takes is not told: {judged['untold']}. Possible: models whose caches "
             "tell what a step reads of them. Measure it instead (docs/advise.md)"
         )
-    return from_dict(Works, judged["works"])
+    from pydantic import TypeAdapter  # Brought by vLLM, which was asked.
+
+    return TypeAdapter(Works).validate_python(judged["works"])
 
 
 def _drafting(method: str, works: Works, ahead: bool) -> Drafting:

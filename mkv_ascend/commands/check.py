@@ -216,10 +216,11 @@ def _report(
     shared: Sequence[Sequence[str]],
     grouping: Mapping[str, Any] | None,
 ) -> PlanReport:
+    from pydantic import TypeAdapter
+
     from mkv_ascend.layout.planning import PlanInputs, plan
     from mkv_ascend.layout.report import OtherGrouping, PlanReport
     from mkv_ascend.layout.report_text import count, format_bytes
-    from mkv_ascend.layout.serialization import from_dict
 
     subjects = [(role, Path(name).name) for role, name in answer["models"].items()]
     if answer["method"] is not None:
@@ -234,7 +235,7 @@ def _report(
         notes.append(f"{number} without a cache of its own, such as {reader}, reads {owner}'s")
     return PlanReport(
         subjects=tuple(subjects),
-        planned=plan(from_dict(PlanInputs, inputs)),
+        planned=plan(TypeAdapter(PlanInputs).validate_python(inputs)),
         memory_bytes=answer["cache_bytes"],
         other=None if grouping is None else OtherGrouping(**grouping),
         other_absent="it was not asked for",
@@ -247,8 +248,7 @@ def _formatted(report: PlanReport, arguments: argparse.Namespace) -> str:
     form = arguments.format or (suffix if suffix in ("json", "html") else "text")
     if arguments.json or form == "json":
         return json.dumps(report.to_dict(), indent=2) + "\n"
-    from mkv_ascend.layout.report_html import html
-    from mkv_ascend.layout.report_text import text
+    from mkv_ascend.layout.report_text import html, text
 
     return html(report) if form == "html" else shortened(text(report))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.layout.layer_ranges import abbreviated_names
+from mkv_ascend.layout.kind import abbreviated_names
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,31 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one layer keeps for one block: components, their sizes, and how they may lie in memory.
 
-Everything is an exact integer number of bytes. Dtypes are named by string, as torch prints them
-without ``torch.``, so that a layout can be made, compared and printed without torch.
+And how blocks of a KV group lie in the pages that groups share. Everything is an exact integer
+number of bytes. Dtypes are named by string, as torch prints them without ``torch.``, so that a
+layout can be made, compared and printed without torch.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mkv_ascend.layout.kind import Kind, Role, Word
 
 DTYPE_BYTES = {
-    "int8": 1,
-    "uint8": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "bfloat16": 2,
-    "float16": 2,
-    "int16": 2,
-    "float32": 4,
-    "int32": 4,
-    "float64": 8,
-    "int64": 8,
+    **dict.fromkeys(("int8", "uint8", "float8_e4m3fn", "float8_e5m2"), 1),
+    **dict.fromkeys(("bfloat16", "float16", "int16"), 2),
+    **dict.fromkeys(("float32", "int32"), 4),
+    **dict.fromkeys(("float64", "int64"), 8),
 }
-"""Bytes of one element."""
+ROW_ALIGNMENT = 32
+"""Bytes; components of packed pages start at multiples: Ascend vector cores move 32 at a time."""
 
 
 class LayoutError(ValueError):
@@ -73,6 +69,55 @@ class Container(Word):
 
 
 @dataclass(frozen=True)
+class PageShape:
+    """How the blocks of a group lie in a page.
+
+    ``per_stretch``: blocks to a stretch of a plane (k). ``stretches``: planes of a component (S).
+    """
+
+    per_stretch: int = 1
+    stretches: int = 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in a page."""
+        return self.per_stretch * self.stretches
+
+    def pages(self, blocks: int) -> int:
+        """Least pages that hold so many blocks."""
+        return -(-blocks // self.blocks)
+
+    def share(self, blocks: int) -> float:
+        """Pages of many requests with so many blocks each, by request: they fill each other's."""
+        return blocks / self.blocks
+
+    def ids(self, page: int, pages: int) -> list[int]:
+        """The ids of the blocks in ``page`` of ``pages``, in ascending order.
+
+        Block ``j`` of stretch ``s`` has the id ``(s * pages + page) * per_stretch + j``.
+        """
+        return [
+            (stretch * pages + page) * self.per_stretch + place
+            for stretch in range(self.stretches)
+            for place in range(self.per_stretch)
+        ]
+
+
+ONE_BLOCK = PageShape()
+"""A page is a block."""
+
+
+def are_blocks(shapes: Iterable[PageShape]) -> bool:
+    """Whether a page is one block of every group, whose ids are then those of pages."""
+    return all(shape == ONE_BLOCK for shape in shapes)
+
+
+def counted_in(shapes: Iterable[PageShape]) -> str:
+    """What memory is counted in, for texts."""
+    return "block" if are_blocks(shapes) else "page"
+
+
+@dataclass(frozen=True)
 class TokenExtent:
     """A row of ``heads x dim`` elements for each of ``tokens`` rows of a block."""
 
@@ -88,12 +133,7 @@ class TokenExtent:
 
     @property
     def elements(self) -> int:
-        """Elements of one block."""
         return self.tokens * self.heads * self.dim
-
-    def shape(self, tokens: int) -> tuple[int, ...]:
-        """Axes of one kernel block of ``tokens`` rows."""
-        return (tokens, self.heads, self.dim)
 
 
 @dataclass(frozen=True)
@@ -108,7 +148,6 @@ class StateExtent:
 
     @property
     def elements(self) -> int:
-        """Elements of one block."""
         return math.prod(self.state_shape)
 
 
@@ -134,7 +173,6 @@ class Component:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one element."""
         return dtype_bytes(self.dtype)
 
     @property
@@ -153,7 +191,12 @@ class Component:
         """The other axes of the tensor."""
         if isinstance(self.extent, StateExtent):
             return self.extent.state_shape
-        return self.extent.shape(kernel_block or self.extent.tokens)
+        return (kernel_block or self.extent.tokens, self.extent.heads, self.extent.dim)
+
+
+def used_bytes(components: Iterable[Component]) -> int:
+    """Bytes of one block in all of them."""
+    return sum(part.bytes_per_block for part in components if not part.overlay)
 
 
 @dataclass(frozen=True)
@@ -207,8 +250,7 @@ class LayerLayout:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the components of one block."""
-        return sum(part.bytes_per_block for part in self.components if not part.overlay)
+        return used_bytes(self.components)
 
     @property
     def padding_bytes(self) -> int:

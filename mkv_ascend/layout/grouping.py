@@ -2,25 +2,31 @@
 """KV groups: layers that share a block table, since they keep the same tokens in equal blocks.
 
 Their pages may differ. Which layers are a group, ``page_planning`` decides; here is what one is,
-and what all cost one request in memory.
+what all cost one request in memory, and whether a number of blocks holds one of full length. That
+is asked at start-up: a scheduler that can never admit a request waits for ever.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
-from mkv_ascend.layout.requirements import LayerRequirements
-from mkv_ascend.layout.retention import Request, Retention
+from mkv_ascend.layout.component import ONE_BLOCK, PageShape, counted_in
+from mkv_ascend.layout.requirements import Request, Retention
 
 MIB = 2**20
+NULL_BLOCKS = 1
+"""vLLM keeps block 0 for itself (the null block, ``vllm/v1/core/block_pool.py``)."""
 
 
 class GroupingError(ValueError):
     """Layers that cannot be grouped; the message says what to change."""
+
+
+class AdmissionError(ValueError):
+    """Memory that cannot hold one request; the message has the numbers and what to change."""
 
 
 @dataclass(frozen=True)
@@ -104,45 +110,46 @@ def prefix_hit_tokens(groups: Iterable[Group]) -> int:
     return math.lcm(*(group.retention.tokens_of_block(group.block_size) for group in groups))
 
 
-def check_names(needs: Sequence[LayerRequirements]) -> None:
-    """Raises GroupingError where two layers have one name."""
-    seen: set[str] = set()
-    for need in needs:
-        if need.name in seen:
-            raise GroupingError(
-                f"two layers are named {need.name!r}; a layer is known by its name, so each needs "
-                "its own (give the draft's layers a prefix)"
-            )
-        seen.add(need.name)
+def blocks_needed(groups: tuple[Group, ...], request: Request) -> int:
+    """Pages of the pool with which ``request`` alone can run, the null block's included."""
+    return sum(group.pages(request) for group in groups) + _asked_for(groups) + NULL_BLOCKS
 
 
-def multiples_of_hash(
-    need: LayerRequirements, sizes: Sequence[int], hash_block_size: int | None
-) -> tuple[int, ...]:
-    """Those that ``hash_block_size`` divides, all of a state's; GroupingError where none is."""
-    divisor = (hash_block_size or 1) if need.row_bytes else 1
-    allowed = tuple(size for size in sizes if size % divisor == 0)
-    if not allowed:
-        raise GroupingError(
-            f"layer {need.name}: of its block sizes {sizes} none is a multiple "
-            f"of hash_block_size {divisor}; choose a hash_block_size that divides one of them"
-        )
-    return allowed
+def _asked_for(groups: tuple[Group, ...]) -> int:
+    return sum(group.retention.asked_blocks for group in groups)
 
 
-def targets_first(layers: Iterable[LayerRequirements]) -> list[LayerRequirements]:
-    """The layers of a target, then a draft's, each in their order."""
-    return sorted(layers, key=lambda need: need.role is not Role.TARGET)
+def never_held(asked_for: int, counted: str) -> str:
+    """Which blocks or pages (``counted``) a request needs without holding them, for messages."""
+    states = f", {asked_for} asked for beside states but never taken" if asked_for else ""
+    return f"{NULL_BLOCKS} {counted} being vLLM's own{states}"
 
 
-def group_of(layers: Iterable[LayerRequirements], block_size: int, request: Request) -> Group:
-    """The group of these layers, which keep the same tokens."""
-    members = targets_first(layers)
-    retention = members[0].retention
-    return Group(
-        layers=tuple(need.name for need in members),
-        block_size=block_size,
-        blocks=retention.blocks(block_size, request),
-        has_draft=any(need.role is Role.DRAFT for need in members),
-        retention=retention,
+def longest_request(groups: tuple[Group, ...], request: Request, num_blocks: int) -> int:
+    """Most tokens of a request like ``request`` that ``num_blocks`` blocks hold; 0 for none."""
+    return bisect.bisect_right(
+        range(1, request.tokens + 1),
+        num_blocks,
+        key=lambda tokens: blocks_needed(groups, replace(request, tokens=tokens)),
+    )
+
+
+def require_one_request(grouping: Grouping, request: Request, num_blocks: int) -> None:
+    """Raise AdmissionError if ``num_blocks`` blocks cannot hold ``request`` alone.
+
+    ``request``: ``max_model_len`` tokens with the draft's, and the tokens of one step.
+    """
+    groups, page = grouping.groups, grouping.cost.page_bytes
+    needed = blocks_needed(groups, request)
+    if needed <= num_blocks:
+        return
+    longest = longest_request(groups, request, num_blocks)
+    shorter = f"lower --max-model-len by {request.tokens - longest} tokens; " if longest else ""
+    counted = counted_in(group.shape for group in groups)
+    raise AdmissionError(
+        f"one request of {request.tokens} tokens needs {needed} {counted}s of {page} bytes "
+        f"({needed * page / MIB:.1f} MiB, {never_held(_asked_for(groups), counted)}) in "
+        f"{len(groups)} KV groups; there are {num_blocks} ({num_blocks * page / MIB:.1f} MiB), "
+        f"enough for {longest} tokens. Possible: {shorter}give the KV cache more memory "
+        "(--gpu-memory-utilization)"
     )

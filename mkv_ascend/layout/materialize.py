@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from mkv_ascend.layout.bound import BlockPlane, BoundPlan, LayerViews, TensorView
 from mkv_ascend.layout.component import Container
-from mkv_ascend.layout.plan import BUFFER_ALIGNMENT
+from mkv_ascend.layout.plan import BUFFER_ALIGNMENT, BlockPlane, BoundPlan, TensorView
 
 LayerCache = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
 
@@ -40,7 +39,11 @@ def materialize(bound: BoundPlan, device: torch.device) -> Materialized:
     caches: dict[str, LayerCache] = {}
     for name, layer in bound.views().items():
         tensors = [_view(raw[view.buffer], view) for view in layer.views]
-        caches[name] = _contain(layer, tensors)
+        container = layer.layout.container
+        if container is Container.TENSOR:
+            caches[name] = tensors[0]
+        else:
+            caches[name] = tuple(tensors) if container is Container.TUPLE else tensors
     for alias, owner in bound.aliases:
         caches[alias] = caches[owner]
 
@@ -67,10 +70,3 @@ def _view(raw: torch.Tensor, view: TensorView) -> torch.Tensor:
     last = sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
     end = view.offset_bytes + (last + 1) * dtype.itemsize
     return raw[view.offset_bytes : end].view(dtype).as_strided(view.shape, view.strides)
-
-
-def _contain(layer: LayerViews, tensors: list[torch.Tensor]) -> LayerCache:
-    container = layer.layout.container
-    if container is Container.TENSOR:
-        return tensors[0]
-    return tuple(tensors) if container is Container.TUPLE else tensors

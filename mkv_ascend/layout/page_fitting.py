@@ -12,6 +12,11 @@ that needs the most of them. So there is little to choose:
 
 What a request holds is (sum of ``blocks / (k * S)``) times the bytes of a page: with given k this
 is nearly convex in the logarithms of S, so that steps from a good start find the least of it.
+
+Where operators take any stride, a page is one row of every group instead. A group with k blocks in
+it has them W / k bytes apart, so k divides W, and the pages of its layers lie one behind the other
+in a block. What a block has beyond these is idle. W is about what some blocks of a leading group
+fill, or a little longer.
 """
 
 from __future__ import annotations
@@ -19,11 +24,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
+from mkv_ascend.layout.component import PageShape
 
 PRICE_OF_A_GROUP = 0.003
 """Share of a step's time that one more KV group costs; see docs/kv_groups.md."""
@@ -39,6 +43,10 @@ LEADERS = 2
 """Groups, those with the most bytes, whose multiples are tried as planes of a page."""
 MOST_CHOICES = 48
 """Ways of meeting that are tried, those with the narrowest planes first."""
+MOST_LONGER = 1 / 64
+"""Share of a row by which it may be longer than its leading group needs."""
+ROUNDINGS = (1, 2, 6, 12, 60, 120, 840, 2520)
+"""Of how many units rows are tried to be a multiple."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +102,12 @@ class Fit:
     held_bytes: float
     price: float
 
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of a page."""
-        return sum(width * number for width, number in self.planes)
-
     def gains(self, demands: Sequence[Demand]) -> list[float]:
         """Bytes of the request that a split of each group could save at most, about.
 
         What is idle while the group owns a page, and planes that nobody else needs.
         """
-        page, pages = self.page_bytes, self.held_bytes / self.page_bytes
+        page = sum(width * number for width, number in self.planes)
         taken = [
             {size * shape.per_stretch: number * shape.stretches for size, number in demand.sizes}
             for demand, shape in zip(demands, self.shapes, strict=True)
@@ -117,7 +120,7 @@ class Fit:
                 for width, number in taken[index].items()
             )
             idle = demand.blocks / self.shapes[index].blocks * page - demand.needed_bytes
-            gains.append(max(idle, alone * pages))
+            gains.append(max(idle, alone * (self.held_bytes / page)))
         return gains
 
 
@@ -132,10 +135,12 @@ def best_fit(demands: Sequence[Demand], limits: Limits, below: float = math.inf)
 
     One block of each group in a page, whatever its bytes, is always among what is tried.
     """
+    ones = [1] * len(demands)
     if limits.one_block:
-        return _one_block(demands, limits, below)
+        fit = _Stretches(demands, tuple(ones), limits).fit(ones, ones)
+        return fit if fit.price < below else None
     tried = [_Stretches(demands, blocks, limits) for blocks in _meetings(demands)]
-    starts = [(tried[0].price([1] * len(demands), math.inf), 0, [1] * len(demands))]
+    starts = [(tried[0].price(ones, math.inf), 0, ones)]
     reached = min(below, starts[0][0])
     bounds = [choice.bound() for choice in tried]
     for index in sorted(range(len(tried)), key=lambda index: (bounds[index], index)):
@@ -152,19 +157,6 @@ def best_fit(demands: Sequence[Demand], limits: Limits, below: float = math.inf)
         if found_price < best:
             best, chosen = found_price, (index, found)
     return None if chosen is None else tried[chosen[0]].fit(chosen[1])
-
-
-def _one_block(demands: Sequence[Demand], limits: Limits, below: float) -> Fit | None:
-    """One block of each group in a page."""
-    planes: Counter[int] = Counter()
-    for demand in demands:
-        planes |= Counter(dict(demand.sizes))
-    page = sum(width * number for width, number in planes.items())
-    held = float(page * sum(demand.blocks for demand in demands))
-    price = limits.price(held, page, len(demands))
-    if price >= below:
-        return None
-    return Fit(tuple(sorted(planes.items())), (ONE_BLOCK,) * len(demands), held, price)
 
 
 def _meetings(demands: Sequence[Demand]) -> list[tuple[int, ...]]:
@@ -222,6 +214,8 @@ class _Stretches:
         # Stretches that the request holds.
         self.loads = [demand.blocks / k for demand, k in pairs]
         self.weights = [demand.needed_bytes for demand in demands]
+        # Groups, those with the most bytes first.
+        self.heaviest = sorted(range(len(demands)), key=lambda index: -self.weights[index])
         self.blocks, self.limits, self.needed = blocks, limits, sum(self.weights)
 
     def bound(self) -> float:
@@ -235,19 +229,15 @@ class _Stretches:
             one.append([width * numbers.get(place, 0) for place, width in enumerate(self.widths)])
         held = float(self.needed)
         if len(one) > 1:
-            a, b = self._heaviest()[:2]
+            a, b = self.heaviest[:2]
             least = _least_held(one[a], self.loads[a], one[b], self.loads[b])
             held += least - self.weights[a] - self.weights[b]
         return self.limits.price(held, max(map(sum, one)), len(one))
 
-    def _heaviest(self) -> list[int]:
-        """Groups, those with the most bytes first."""
-        return sorted(range(len(self.weights)), key=lambda index: -self.weights[index])
-
     def starts(self, below: float) -> Iterator[tuple[float, list[int]]]:
         """Pages that a leading group fills, with as many stretches of the others as fit there."""
         largest = self.limits.largest_page
-        for leader in self._heaviest()[:LEADERS]:
+        for leader in self.heaviest[:LEADERS]:
             for spans in range(1, MOST_SPANS + 1):
                 counts = [0] * len(self.widths)
                 for place, number in self.parts[leader]:
@@ -279,17 +269,17 @@ class _Stretches:
         """Stretches of each group that planes have room for."""
         return [min(counts[place] // number for place, number in parts) for parts in self.parts]
 
+    def _held(self, filled: list[int], page: int) -> float:
+        """Bytes that the request holds."""
+        return sum(map(float.__truediv__, self.loads, map(float, filled))) * page
+
     def price(self, spans: list[int], largest_page: float) -> float:
         """The price of so many stretches, and of those that fit beside."""
         counts = self._counts(spans)
         page = self._page(counts)
         if page > largest_page:
             return math.inf
-        return self.limits.price(self._held(counts, page), page, len(self.parts))
-
-    def _held(self, counts: list[int], page: int) -> float:
-        """Bytes that the request holds."""
-        return sum(map(float.__truediv__, self.loads, map(float, self._filled(counts)))) * page
+        return self.limits.price(self._held(self._filled(counts), page), page, len(self.parts))
 
     def descend(self, price: float, spans: list[int]) -> tuple[float, list[int]]:
         """Change the stretches of one group at a time for as long as that lowers the price."""
@@ -306,14 +296,64 @@ class _Stretches:
                 return price, spans
             price, spans = better, found
 
-    def fit(self, spans: list[int]) -> Fit:
-        """Planes and shapes for these stretches, those that fit beside included."""
+    def fit(self, spans: list[int], filled: list[int] | None = None) -> Fit:
+        """Planes and shapes for these stretches, with all that fit there or ``filled`` alone."""
         counts = self._counts(spans)
-        page = self._page(counts)
-        held = self._held(counts, page)
+        page, filled = self._page(counts), filled or self._filled(counts)
+        held = self._held(filled, page)
         return Fit(
             planes=tuple(zip(self.widths, counts, strict=True)),
-            shapes=tuple(map(PageShape, self.blocks, self._filled(counts))),
+            shapes=tuple(map(PageShape, self.blocks, filled)),
             held_bytes=held,
             price=self.limits.price(held, page, len(self.parts)),
         )
+
+
+def best_row(demands: Sequence[Demand], limits: Limits, below: float = math.inf) -> Fit | None:
+    """As ``best_fit`` for a row of packed pages."""
+    best, found = below, None
+    for blocks in _rows(demands, limits):
+        row = row_bytes(demands, blocks)
+        if row > limits.largest_page and max(blocks) > 1:
+            continue
+        held = row * sum(one.blocks / k for one, k in zip(demands, blocks, strict=True))
+        price = limits.price(held, row, len(demands))
+        if price < best:
+            shapes = tuple(map(PageShape, blocks))
+            best, found = price, Fit(((row, 1),), shapes, held, price)
+    return found
+
+
+def row_bytes(demands: Sequence[Demand], blocks: Sequence[int]) -> int:
+    """The shortest row that holds so many blocks of each group."""
+    pairs = list(zip(demands, blocks, strict=True))
+    unit = math.lcm(*(one.unit * k for one, k in pairs))
+    return -(-max(one.block_bytes * k for one, k in pairs) // unit) * unit
+
+
+def _rows(demands: Sequence[Demand], limits: Limits) -> Iterator[tuple[int, ...]]:
+    """Blocks of each group in a row."""
+    seen = {(1,) * len(demands)}
+    yield from seen
+    if limits.one_block:
+        return
+    unit = math.lcm(*(one.unit for one in demands))
+    for leader in sorted(demands, key=lambda one: -one.needed_bytes)[:LEADERS]:
+        for spans in range(1, MOST_SPANS + 1):
+            least = leader.block_bytes * spans
+            if spans > 1 and least > limits.largest_page:
+                break
+            for row in _rounded(least, unit):
+                blocks = tuple(row // one.block_bytes for one in demands)
+                if min(blocks) and blocks not in seen:
+                    seen.add(blocks)
+                    yield blocks
+
+
+def _rounded(least: int, unit: int) -> Iterator[int]:
+    """Rows of at least so many bytes; other numbers of blocks fit in the longer ones."""
+    for factor in ROUNDINGS:
+        row = -(-least // (unit * factor)) * unit * factor
+        if factor > 1 and row - least > least * MOST_LONGER:
+            return
+        yield row

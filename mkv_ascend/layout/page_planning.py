@@ -6,8 +6,8 @@ at ``N * sum(planes[:p])``. A page has one group as its owner at a time. Each co
 ``c`` bytes a block, is one contiguous tensor over ``stretches`` neighbouring planes of width
 ``per_stretch * c``, and block ``(s * N + page) * per_stretch + j`` lies in ``page``. Components
 take planes of their width in the order of layers, from the first one on. The page of a layer that
-takes strides is one component. Packed pages share one row. The choice of widths and stretches is in
-``page_fitting``, and that of rows in ``row_fitting``; here layers are sorted into groups.
+takes strides is one component. Packed pages share one row. The choice of widths, stretches and rows
+is in ``page_fitting``; here layers are sorted into groups.
 
 Layers that keep the same tokens are one group at first. Groups are then split, by sizes of
 components or in equal parts, for as long as a split lowers the price (``page_fitting.Limits``).
@@ -20,17 +20,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from mkv_ascend.layout.grouping import (
-    Group,
-    check_names,
-    group_of,
-    multiples_of_hash,
-    prefix_hit_tokens,
-    targets_first,
-)
+from mkv_ascend.layout.grouping import Group, GroupingError, prefix_hit_tokens
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.page_fitting import (
     PRICE_OF_A_GROUP,
@@ -38,11 +31,10 @@ from mkv_ascend.layout.page_fitting import (
     Fit,
     Limits,
     best_fit,
+    best_row,
     least_price,
 )
-from mkv_ascend.layout.requirements import LayerRequirements
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
-from mkv_ascend.layout.row_fitting import best_row
+from mkv_ascend.layout.requirements import LayerRequirements, Request, RetentionKind
 
 USUAL_MEMORY = 48 * 2**30
 """Bytes for all pages, where they are not known."""
@@ -73,12 +65,10 @@ class PagePlan:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one page."""
         return sum(self.planes)
 
     @property
     def prefix_hit_tokens(self) -> int:
-        """Tokens that prefix hits are multiples of."""
         return prefix_hit_tokens(self.groups)
 
     @property
@@ -138,7 +128,7 @@ class _Part:
             return None
         common = set.intersection(*(set(need.block_sizes) for need in self.layers))
         divisors = [size for size in common if self.block_size % size == 0]
-        sizes = multiples_of_hash(self.layers[0], divisors, hash_block_size)
+        sizes = _multiples_of_hash(self.layers[0], divisors, hash_block_size)
         best = min(sizes, key=lambda size: (size * retention.blocks(size, request), -size))
         return None if best == self.block_size else _Part(self.layers, best)
 
@@ -159,27 +149,53 @@ def plan_pages(
     Raises GroupingError when two layers have one name, or a layer has no block size that
     ``hash_block_size`` divides.
     """
-    layers = tuple(needs)
-    check_names(layers)
+    layers = sorted(needs, key=lambda need: need.role is not Role.TARGET)
     if not layers:
         return PagePlan((), ())
-    limits = _limits(memory_bytes, one_block)
+    place: dict[str, int] = {}
+    for need in layers:
+        if need.name in place:
+            raise GroupingError(
+                f"two layers are named {need.name!r}; a layer is known by its name, so each needs "
+                "its own (give the draft's layers a prefix)"
+            )
+        place[need.name] = len(place)
+    # Rounded to a power of two, so that estimates of it give the same plan.
+    memory = USUAL_MEMORY if not memory_bytes else 1 << (memory_bytes.bit_length() - 1)
+    limits = Limits(memory, LARGEST_PAGE, one_block)
     parts, fit = _split(_together(layers, hash_block_size), request, limits, hash_block_size)
-    place = {need.name: index for index, need in enumerate(targets_first(layers))}
     groups = []
     for part, shape in zip(parts, fit.shapes, strict=True):
         members = sorted(part.layers, key=lambda need: place[need.name])
-        groups.append(replace(group_of(members, part.block_size, request), shape=shape))
+        retention = members[0].retention
+        groups.append(
+            Group(
+                layers=tuple(need.name for need in members),
+                block_size=part.block_size,
+                blocks=retention.blocks(part.block_size, request),
+                has_draft=members[-1].role is Role.DRAFT,
+                retention=retention,
+                shape=shape,
+            )
+        )
     return PagePlan(
         planes=tuple(width for width, number in fit.planes for _ in range(number)),
         groups=tuple(sorted(groups, key=lambda group: place[group.layers[0]])),
     )
 
 
-def _limits(memory_bytes: int | None, one_block: bool) -> Limits:
-    """The memory is rounded to a power of two, so that estimates of it give the same plan."""
-    memory = USUAL_MEMORY if not memory_bytes else 1 << (memory_bytes.bit_length() - 1)
-    return Limits(memory, LARGEST_PAGE, one_block)
+def _multiples_of_hash(
+    need: LayerRequirements, sizes: Sequence[int], hash_block_size: int | None
+) -> list[int]:
+    """Those that ``hash_block_size`` divides, all of a state's; GroupingError where none is."""
+    divisor = (hash_block_size or 1) if need.row_bytes else 1
+    allowed = [size for size in sizes if size % divisor == 0]
+    if not allowed:
+        raise GroupingError(
+            f"layer {need.name}: of its block sizes {sizes} none is a multiple "
+            f"of hash_block_size {divisor}; choose a hash_block_size that divides one of them"
+        )
+    return allowed
 
 
 def _together(
@@ -187,39 +203,29 @@ def _together(
 ) -> tuple[_Part, ...]:
     """One part for each way of keeping tokens, block table, kernel block and block size.
 
-    A layer joins layers of a target with a block size that its kernels take, too: hits get no
-    coarser, and there is a group less.
+    A layer, the target's first, joins others with a block size that its kernels take, too, if that
+    makes hits no coarser than the target's own layers do: there is a group less.
     """
     target = [need for need in layers if need.role is Role.TARGET and need.row_bytes]
     tokens = [need.retention.tokens_of_block(need.block_size) for need in target]
     hits = math.lcm(*tokens, hash_block_size or 1)
-    alike: dict[tuple[Retention, str], list[tuple[int, int | None, list[LayerRequirements]]]] = {}
-    for need in targets_first(layers):
+    alike: dict[object, list[tuple[int, list[LayerRequirements]]]] = {}
+    for need in layers:
+        sizes = [
+            size
+            for size in need.block_sizes
+            if size == need.block_size or hits % need.retention.tokens_of_block(size) == 0
+        ]
+        sizes = _multiples_of_hash(need, sizes, hash_block_size)
         found = alike.setdefault((need.retention, need.table), [])
-        sizes = _allowed_block_sizes(need, hits, hash_block_size)
-        for index, (size, kernel_block, members) in enumerate(found):
-            kernels_agree = kernel_block is None or need.kernel_block in (None, kernel_block)
-            if size in sizes and kernels_agree:
+        for size, members in found:
+            kernel_blocks = {one.kernel_block for one in [need, *members]} - {None}
+            if size in sizes and len(kernel_blocks) <= 1:
                 members.append(need)
-                found[index] = (size, kernel_block or need.kernel_block, members)
                 break
         else:
-            found.append((sizes[0], need.kernel_block, [need]))
-    return tuple(
-        _Part(tuple(members), size) for found in alike.values() for size, _, members in found
-    )
-
-
-def _allowed_block_sizes(
-    need: LayerRequirements, hits: int, hash_block_size: int | None
-) -> tuple[int, ...]:
-    """The layer's own, and those of its kernels that make hits no coarser than ``hits``."""
-    sizes = [
-        size
-        for size in need.block_sizes
-        if size == need.block_size or hits % need.retention.tokens_of_block(size) == 0
-    ]
-    return multiples_of_hash(need, sizes, hash_block_size)
+            found.append((sizes[0], [need]))
+    return tuple(_Part(tuple(members), size) for found in alike.values() for size, members in found)
 
 
 def _split(

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from mkv_ascend.layout.page_shape import PageShape
+from mkv_ascend.layout.component import PageShape
 
 
 class PoolError(ValueError):
@@ -24,13 +25,11 @@ class PoolError(ValueError):
 
 
 class PooledBlock(Protocol):
-    """What the pool needs of a block.
+    """What the pool needs of a block; ``page`` and ``is_free`` belong to the pool.
 
-    Attributes:
-        block_id: its id in its group.
-        page: belongs to the pool: where the block is; None once another group has the page.
-        is_free: belongs to the pool: whether nobody uses it.
-        block_hash: the name of what is in it; None where that is of no use.
+    ``block_id``: its id in its group. ``page``: where it is; None once another group has the page.
+    ``is_free``: whether nobody uses it. ``block_hash``: the name of what is in it; None where that
+    is of no use.
     """
 
     block_id: int
@@ -44,26 +43,19 @@ class PooledBlock(Protocol):
 B = TypeVar("B", bound=PooledBlock)
 
 
+@dataclass(slots=True, eq=False)
 class Page(Generic[B]):
-    """A page that somebody has owned.
+    """A page that somebody has owned: its place in memory, and the group that has or had it last.
 
-    Attributes:
-        number: its place in memory.
-        group: the group that has it, or had it last.
-        blocks: all its blocks.
-        bare: free ones without a hash, by id.
-        kept: free ones with a hash, by id, in the order in which they were freed; the user of the
-            pool may take all hashes while no block is used.
+    ``bare``: free blocks without a hash, by id. ``kept``: those with one, in the order in which
+    they were freed; the user of the pool may take all hashes while no block is used.
     """
 
-    __slots__ = ("bare", "blocks", "group", "kept", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.group = -1
-        self.blocks: list[B] = []
-        self.bare: dict[int, B] = {}
-        self.kept: dict[int, B] = {}
+    number: int
+    group: int = -1
+    blocks: list[B] = field(default_factory=list)
+    bare: dict[int, B] = field(default_factory=dict)
+    kept: dict[int, B] = field(default_factory=dict)
 
     @property
     def is_free(self) -> bool:
@@ -75,24 +67,21 @@ Pages = OrderedDict[Page[B], None]
 """Pages in an order, with removal from anywhere."""
 
 
+@dataclass(slots=True)
 class _Group(Generic[B]):
     """A group's pages with free blocks.
 
-    Attributes:
-        open: owned pages with free blocks without a hash.
-        partly: owned pages with free blocks with a hash; last those that got one last.
-        free: free blocks in owned pages.
+    ``size``: blocks in a page. ``open``: owned pages with free blocks without a hash. ``partly``:
+    owned pages with free blocks with a hash; last those that got one last. ``free``: free blocks in
+    owned pages.
     """
 
-    __slots__ = ("free", "number", "open", "partly", "shape", "size")
-
-    def __init__(self, number: int, shape: PageShape) -> None:
-        self.number = number
-        self.shape = shape
-        self.size = shape.blocks
-        self.open: Pages[B] = OrderedDict()
-        self.partly: Pages[B] = OrderedDict()
-        self.free = 0
+    number: int
+    shape: PageShape
+    size: int
+    open: Pages[B] = field(default_factory=OrderedDict)
+    partly: Pages[B] = field(default_factory=OrderedDict)
+    free: int = 0
 
 
 class PagePool(Generic[B]):
@@ -121,14 +110,12 @@ class PagePool(Generic[B]):
         self.shapes = tuple(shapes)
         self._make_block = make_block
         self._on_evict = on_evict
-        self._groups: list[_Group[B]] = [_Group(*found) for found in enumerate(shapes)]
+        self._groups = [_Group[B](index, shape, shape.blocks) for index, shape in enumerate(shapes)]
         self._made: list[Page[B]] = []  # Page number i + 1; the others were never given.
         self._bare: Pages[B] = OrderedDict()
         self._kept: Pages[B] = OrderedDict()
         self.promised = [0] * len(self.shapes)
         """Free pages that an admission has set aside for each group."""
-        self.all_promised = 0
-        """The same of all groups."""
         self._is_scattered = False
         self._is_compact = False
         self.free_pages = pages - 1
@@ -138,6 +125,11 @@ class PagePool(Generic[B]):
     def used_pages(self) -> int:
         """Pages of which somebody uses a block."""
         return self.pages - 1 - self.free_pages
+
+    @property
+    def all_promised(self) -> int:
+        """Free pages that are set aside for any group."""
+        return sum(self.promised)
 
     def room(self, group: int) -> int:
         """Blocks that the group could take now."""
@@ -154,15 +146,12 @@ class PagePool(Generic[B]):
     def pages_needed(self, group: int, count: int, revived: Sequence[B] = ()) -> int:
         """Free pages that ``hold`` of the revived and then ``take`` of ``count`` blocks use up.
 
-        Args:
-            group: the group.
-            count: new blocks, beside the revived.
-            revived: blocks of the group; those that are free are counted.
+        ``revived``: blocks of the group, beside the new ones; those that are free are counted.
         """
         state = self._groups[group]
         if not revived and count <= state.free:
             return 0
-        blocks = {block.block_id: block for block in revived if self._is_free(block)}
+        blocks = {block.block_id: block for block in revived if _is_free(block)}
         pages = {block.page.number for block in blocks.values() if block.page.is_free}
         room = state.free + len(pages) * state.size - len(blocks)
         return len(pages) + max(0, -((room - count) // state.size))
@@ -173,44 +162,43 @@ class PagePool(Generic[B]):
         ``take`` prefers a free page to a hash. Without promises a group would take pages for hashes
         that the other groups of the same admission need.
         """
-        needed = self.pages_needed(group, count, revived)
-        self.all_promised += needed - self.promised[group]
-        self.promised[group] = needed
-        return needed
+        self.promised[group] = self.pages_needed(group, count, revived)
+        return self.promised[group]
 
     # Blocks.
 
     def take(self, group: int, count: int) -> list[B]:
-        """Give ``count`` blocks to the group.
+        """Give ``count`` blocks to the group; PoolError and none where there are fewer.
 
         Free blocks without a hash in pages that it owns come first, then free pages, then free
         blocks with a hash in pages that it owns.
-
-        Raises:
-            PoolError: there are fewer; nothing was given.
         """
         if count > self.room(group):
             raise PoolError(f"group {group} asks for {count} blocks of {self.room(group)}")
         state = self._groups[group]
         taken: list[B] = []
-        while (missing := count - len(taken)) > 0:
-            if state.open:
-                taken += _from_open(state, missing)
-            elif not self._may_take_page(state):
-                taken.append(self._evicted(state))
-            elif missing < state.size:
-                self._open(self._own(self._next_page(), group), state)
-            else:
-                taken += self._own(self._next_page(), group).blocks
+        while len(taken) < count:
+            if not state.open:
+                if self._may_take_page(state):
+                    self._own(self._next_page(), state)
+                else:
+                    self._evict_first(state)
+            page = next(iter(state.open))
+            number = min(count - len(taken), len(page.bare))
+            taken += [page.bare.popitem()[1] for _ in range(number)]
+            if not page.bare:
+                state.open.pop(page)
+            state.free -= number
+        for block in taken:
+            block.is_free = False
         return taken
 
     def hold(self, block: B) -> None:
         """Use a free block again, with what is in it.
 
-        Raises:
-            PoolError: it is in use, or its page was given away.
+        PoolError where it is in use, or its page was given away.
         """
-        if not self._is_free(block):
+        if not _is_free(block):
             raise PoolError(f"block {block.block_id} is not free, so it cannot be a hit")
         page: Page[B] = block.page
         state = self._groups[page.group]
@@ -225,8 +213,7 @@ class PagePool(Generic[B]):
     def release(self, blocks: Iterable[B]) -> None:
         """Free used blocks, of any groups. Those with a hash are given away in this order.
 
-        Raises:
-            PoolError: one is free already, or not of this pool.
+        PoolError where one is free already, or not of this pool.
         """
         groups = self._groups
         for block in blocks:
@@ -268,9 +255,9 @@ class PagePool(Generic[B]):
         if self.used_pages:
             self._is_scattered = True
         else:
-            self.drop_hashes()
+            self._drop_hashes()
 
-    def drop_hashes(self) -> None:
+    def _drop_hashes(self) -> None:
         """Take the hashes of all blocks in free pages."""
         while self._kept:
             page, _ = self._kept.popitem(last=False)
@@ -278,9 +265,6 @@ class PagePool(Generic[B]):
             self._bare[page] = None
 
     # Pages.
-
-    def _is_free(self, block: B) -> bool:
-        return block.page is not None and block.is_free
 
     def _may_take_page(self, state: _Group[B]) -> bool:
         """Whether the group takes a free page next, before hashes in its own pages."""
@@ -299,47 +283,33 @@ class PagePool(Generic[B]):
             return self._made[-1]
         return self._kept.popitem(last=False)[0]
 
-    def _own(self, page: Page[B], group: int) -> Page[B]:
-        """Make a free page, of no order any more, the group's, all of whose blocks are used."""
-        if page.kept:
-            self._evict_all(page)
-        state = self._groups[group]
-        if page.group != group:
+    def _own(self, page: Page[B], state: _Group[B]) -> None:
+        """Make a free page, of no order any more, the group's."""
+        self._evict_all(page)
+        if page.group != state.number:
             for block in page.blocks:
                 block.page = None
             ids = state.shape.ids(page.number, self.pages)
-            page.group, page.blocks = group, [self._make_block(group, number) for number in ids]
+            page.group = state.number
+            page.blocks = [self._make_block(page.group, number) for number in ids]
             for block in page.blocks:
-                block.page = page
-        for block in page.blocks:
-            block.is_free = False
-        page.bare.clear()
-        self._use_page(state)
-        return page
-
-    def _open(self, page: Page[B], state: _Group[B]) -> None:
-        """Make all blocks of an owned page free."""
-        for block in page.blocks:
-            block.is_free = True
+                block.page, block.is_free = page, True
         page.bare = {block.block_id: block for block in reversed(page.blocks)}
-        state.open[page] = None
-        state.free += state.size
+        self._use_page(page, state)
 
     def _revive(self, page: Page[B], state: _Group[B]) -> None:
         """Make a free page its last owner's again, as it is."""
         (self._kept if page in self._kept else self._bare).pop(page)
+        self._use_page(page, state)
+
+    def _use_page(self, page: Page[B], state: _Group[B]) -> None:
         if page.bare:
             state.open[page] = None
         if page.kept:
             state.partly[page] = None
         state.free += state.size
-        self._use_page(state)
-
-    def _use_page(self, state: _Group[B]) -> None:
         self.free_pages -= 1
-        if self.promised[state.number]:
-            self.promised[state.number] -= 1
-            self.all_promised -= 1
+        self.promised[state.number] = max(0, self.promised[state.number] - 1)
 
     def _give_back(self, page: Page[B], state: _Group[B]) -> None:
         """Make an owned page, all of whose blocks are free, a free page."""
@@ -352,7 +322,7 @@ class PagePool(Generic[B]):
             self._is_compact = self._is_scattered
             if self._is_scattered:
                 self._is_scattered = False
-                self.drop_hashes()
+                self._drop_hashes()
 
     def _evict_all(self, page: Page[B]) -> None:
         for block in page.kept.values():
@@ -360,26 +330,16 @@ class PagePool(Generic[B]):
         page.bare.update(page.kept)
         page.kept = {}
 
-    def _evicted(self, state: _Group[B]) -> B:
-        """The block that was freed first of the owned page in which the last was freed first."""
+    def _evict_first(self, state: _Group[B]) -> None:
+        """Of the owned page in which the last was freed first, the block that was freed first."""
         page = next(iter(state.partly))
         block = page.kept.pop(next(iter(page.kept)))
+        self._on_evict(block)
+        page.bare[block.block_id] = block
+        state.open[page] = None
         if not page.kept:
             state.partly.pop(page)
-        state.free -= 1
-        block.is_free = False
-        self._on_evict(block)
-        return block
 
 
-def _from_open(state: _Group[B], count: int) -> list[B]:
-    """At most ``count`` free blocks without a hash of one page that the group owns."""
-    page = next(iter(state.open))
-    count = min(count, len(page.bare))
-    blocks = [page.bare.popitem()[1] for _ in range(count)]
-    for block in blocks:
-        block.is_free = False
-    if not page.bare:
-        state.open.pop(page)
-    state.free -= count
-    return blocks
+def _is_free(block: PooledBlock) -> bool:
+    return block.page is not None and block.is_free

@@ -8,16 +8,21 @@ None can exist that lets two blocks share a byte: making one proves it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mkv_ascend.layout.bound import BoundPlan
-from mkv_ascend.layout.component import LayerLayout, LayoutError, exact_quotient
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
-from mkv_ascend.layout.placement import PlacedLayer, Pool
-from mkv_ascend.layout.pooling import make_pools
+from mkv_ascend.layout.component import (
+    ONE_BLOCK,
+    LayerLayout,
+    LayoutError,
+    PageShape,
+    are_blocks,
+    exact_quotient,
+)
+from mkv_ascend.layout.pooling import PlacedLayer, Pool, make_pools
 from mkv_ascend.layout.proof import prove_pool
 
 BUFFER_ALIGNMENT = 512
@@ -98,6 +103,10 @@ class CachePlan:
         """Bytes of one page over all pools: of one block id where a page is a block."""
         return sum(pool.bytes_per_block for pool in self.pools)
 
+    def layouts_by_group(self) -> list[list[LayerLayout]]:
+        """The layouts of each KV group."""
+        return [[self.layout_of[name] for name in group.layers] for group in self.groups]
+
     def tied_layers(self) -> list[tuple[int, list[str]]]:
         """Layers that have buffers in common, or by way of others; with the bytes of a page there.
 
@@ -133,17 +142,14 @@ class CachePlan:
     def bind(self, num_blocks: int) -> BoundPlan:
         """The plan for ``num_blocks`` pages: sizes of buffers, shapes, strides, offsets."""
         return BoundPlan(
-            self.layers, self.pools, self.alignment, self.aliases, num_blocks, self.shapes
+            self.layers, self.groups, self.pools, self.alignment, self.aliases, num_blocks
         )
 
     def capacity(self) -> tuple[GroupCapacity, ...]:
         """For each KV group what a page holds, and what lies idle in it."""
         return tuple(
-            GroupCapacity(
-                group.shape.blocks * sum(self.layout_of[name].used_bytes for name in group.layers),
-                self.bytes_per_block,
-            )
-            for group in self.groups
+            GroupCapacity(shape.blocks * sum(x.used_bytes for x in layouts), self.bytes_per_block)
+            for layouts, shape in zip(self.layouts_by_group(), self.shapes, strict=True)
         )
 
     def _check_layers(self) -> None:
@@ -171,22 +177,22 @@ class CachePlan:
         named = [placement.component for placement in member.placements]
         if named != [part.name for part in layout.components]:
             raise LayoutError(f"{member.layer}: its components are not those placed: {named}")
-        for part, placement in zip(layout.components, member.placements, strict=True):
+        for part, placed in zip(layout.components, member.placements, strict=True):
             what = f"{member.layer}, {part.name}"
-            if not 0 <= placement.buffer < len(pool.buffers):
-                raise LayoutError(f"{what}: no buffer {placement.buffer} in its pool")
-            if placement.rows * placement.row_bytes != part.bytes_per_block or (
-                placement.rows != part.rows_per_block(layout.kernel_block)
-            ):
+            size = part.bytes_per_block
+            if not 0 <= placed.buffer < len(pool.buffers):
+                raise LayoutError(f"{what}: no buffer {placed.buffer} in its pool")
+            rows = part.rows_per_block(layout.kernel_block)
+            if (placed.rows, placed.rows * placed.row_bytes) != (rows, size):
                 raise LayoutError(
-                    f"{what}: {placement.rows} rows of {placement.row_bytes} bytes placed for "
-                    f"{part.bytes_per_block} bytes per block"
+                    f"{what}: {placed.rows} rows of {placed.row_bytes} bytes placed for "
+                    f"{size} bytes per block"
                 )
-            if placement.overlay != part.overlay:
+            if placed.overlay != part.overlay:
                 raise LayoutError(f"{what}: placed as overlay, or the other way round")
-            if placement.block_stride != placement.rows * placement.row_stride:
+            if placed.block_stride != placed.rows * placed.row_stride:
                 raise LayoutError(f"{what}: its rows are not at one distance over all blocks")
-            for number in (placement.start_per_block, placement.start_bytes, placement.row_stride):
+            for number in (placed.start_per_block, placed.start_bytes, placed.row_stride):
                 exact_quotient(number, part.item_bytes, f"{what}: start or stride by element")
 
     def _check_group(self, index: int, group: KVGroup) -> None:
@@ -240,10 +246,122 @@ def make_plan(
 def _group(layouts: Sequence[LayerLayout], shape: PageShape) -> KVGroup:
     if not layouts:
         raise LayoutError("a KV group without layers; leave it out")
-    kernel_blocks = [layout.kernel_block for layout in layouts if layout.kernel_block is not None]
+    kernel_blocks = (layout.kernel_block for layout in layouts if layout.kernel_block is not None)
     return KVGroup(
         layers=tuple(layout.layer for layout in layouts),
         tokens_per_block=layouts[0].tokens_per_block,
-        kernel_block=kernel_blocks[0] if kernel_blocks else None,
+        kernel_block=next(kernel_blocks, None),
         shape=shape,
     )
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """One tensor: ``strides`` in elements, ``offset_bytes`` from the start of its buffer.
+
+    ``buffer``: which of the plan's buffers the tensor lies in. Block b has rows
+    ``b * rows_per_block`` and the ``rows_per_block - 1`` after it.
+    """
+
+    component: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    buffer: int
+    offset_bytes: int
+    rows_per_block: int
+
+
+@dataclass(frozen=True)
+class BlockPlane:
+    """Bytes of ``blocks`` blocks one after another: those of block b are ``block_bytes`` from
+    ``offset_bytes + b * block_bytes`` on, counted from the start of the buffer.
+    """
+
+    buffer: int
+    offset_bytes: int
+    block_bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class LayerViews:
+    """All tensors of one layer, in the order of its components."""
+
+    layout: LayerLayout
+    views: tuple[TensorView, ...]
+
+
+@dataclass(frozen=True)
+class BoundPlan(CachePlan):
+    """A plan with a number of pages (``CachePlan.bind``): all that memory allocation needs."""
+
+    num_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        """The plan itself was proven before."""
+        if self.num_blocks < 1:
+            raise LayoutError(f"{self.num_blocks} blocks; a plan needs at least 1")
+
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """Bytes of each buffer of all pools, without what aligns its start."""
+        return tuple(size * self.num_blocks for pool in self.pools for size in pool.buffers)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.buffers)
+
+    def views(self) -> dict[str, LayerViews]:
+        """Tensors by layer, aliases not included, in the order of the plan's layers."""
+        found: dict[str, LayerViews] = {}
+        for first, member in self._placed():
+            layout = self.layout_of[member.layer]
+            blocks = self.num_blocks * self.shapes[member.group].blocks
+            views = []
+            for part, placement in zip(layout.components, member.placements, strict=True):
+                what = f"{layout.layer}, {part.name}: stride by element"
+                stride = exact_quotient(placement.row_stride, part.item_bytes, what)
+                row = part.row_shape(layout.kernel_block)
+                offset = placement.start_per_block * self.num_blocks + placement.start_bytes
+                views.append(
+                    TensorView(
+                        component=part.name,
+                        dtype=part.dtype,
+                        shape=(blocks * placement.rows, *row),
+                        strides=(stride, *(math.prod(row[n + 1 :]) for n in range(len(row)))),
+                        buffer=first + placement.buffer,
+                        offset_bytes=offset,
+                        rows_per_block=placement.rows,
+                    )
+                )
+            found[layout.layer] = LayerViews(layout, tuple(views))
+        return {layout.layer: found[layout.layer] for layout in self.layers}
+
+    def block_planes(self) -> tuple[tuple[BlockPlane, ...], ...]:
+        """Planes that together have every byte of a block once, by whose ids they are.
+
+        One entry for all groups where a block of one is a block of all, else one for each group.
+        """
+        if are_blocks(self.shapes):
+            buffers = (
+                BlockPlane(buffer, 0, size // self.num_blocks, self.num_blocks)
+                for buffer, size in enumerate(self.buffers)
+            )
+            return (tuple(buffers),)
+        # Components of one page are of one plane.
+        found: list[dict[BlockPlane, None]] = [{} for _ in self.groups]
+        for first, member in self._placed():
+            blocks = self.num_blocks * self.shapes[member.group].blocks
+            for part in member.placements:
+                start = part.start_per_block * self.num_blocks
+                plane = BlockPlane(first + part.buffer, start, part.block_stride, blocks)
+                found[member.group][plane] = None
+        return tuple(map(tuple, found))
+
+    def _placed(self) -> Iterator[tuple[int, PlacedLayer]]:
+        """Each layer with the number of its pool's first buffer."""
+        first = 0
+        for pool in self.pools:
+            yield from ((first, member) for member in pool.layers)
+            first += len(pool.buffers)

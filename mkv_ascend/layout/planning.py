@@ -2,32 +2,40 @@
 """The one plan of KV caches: from the layers of target and draft to groups, pools and blocks.
 
 The engine core, its workers, ``mkv-ascend explain`` and ``mkv-ascend check`` all call ``plan``.
-They differ in the source of the layers: a running model, a model built without memory, or the
-numbers of two config.json files.
+They differ in the source of the layers: a running model, or a model built without memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mkv_ascend.layout.admission import (
+from mkv_ascend.layout.component import (
+    ONE_BLOCK,
+    Component,
+    LayerLayout,
+    PageShape,
+    StateExtent,
+    Storage,
+    TokenExtent,
+    exact_quotient,
+    used_bytes,
+)
+from mkv_ascend.layout.grouping import (
     NULL_BLOCKS,
     AdmissionError,
+    Cost,
+    Group,
+    Grouping,
     longest_request,
     require_one_request,
 )
-from mkv_ascend.layout.component import LayerLayout, StateExtent, exact_quotient
-from mkv_ascend.layout.fitting import fitted_groups, requirements_of
-from mkv_ascend.layout.grouping import Cost, Group, Grouping
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.page_planning import plan_pages
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.plan import CachePlan, make_plan
-from mkv_ascend.layout.requirements import block_size_choices
-from mkv_ascend.layout.retention import Request, Retention
+from mkv_ascend.layout.requirements import LayerRequirements, Request, Retention, block_size_choices
 
 
 @dataclass(frozen=True)
@@ -89,8 +97,7 @@ class ServingPlan:
     @property
     def admission_pages(self) -> tuple[int, ...]:
         """For each group, the pages that the scheduler needs to admit the longest request."""
-        request = self._admitted()
-        return tuple(group.pages(request) for group in self.grouping.groups)
+        return tuple(group.pages(self._admitted) for group in self.grouping.groups)
 
     def num_blocks(self, memory_bytes: int) -> int:
         """Pages that fit into ``memory_bytes``, the null block's included; may be 0."""
@@ -98,26 +105,26 @@ class ServingPlan:
 
     def max_concurrency(self, num_blocks: int) -> float:
         """Number of requests of full length that fit at once, without the null block."""
-        request = self._admitted()
-        pages = sum(group.page_share(request) for group in self.grouping.groups)
+        pages = sum(group.page_share(self._admitted) for group in self.grouping.groups)
         return max(num_blocks - NULL_BLOCKS, 0) / (pages or 1)
 
     def refusal(self, num_blocks: int) -> str | None:
         """Why no engine starts with ``num_blocks`` blocks; None if one does."""
         try:
-            require_one_request(self.grouping, self._admitted(), num_blocks)
+            require_one_request(self.grouping, self._admitted, num_blocks)
         except AdmissionError as error:
             return str(error)
         return None
 
     def shortened(self, num_blocks: int) -> ServingPlan | None:
         """This plan for the longest request that ``num_blocks`` blocks hold; None for none."""
-        longest = longest_request(self.grouping.groups, self._admitted(), num_blocks)
+        longest = longest_request(self.grouping.groups, self._admitted, num_blocks)
         if longest == 0:
             return None
         request = replace(self.inputs.request, tokens=longest)
         return replace(self, inputs=replace(self.inputs, request=request))
 
+    @property
     def _admitted(self) -> Request:
         return replace(self.inputs.request, tokens_per_step=self.inputs.admitted_tokens)
 
@@ -130,14 +137,23 @@ def plan(inputs: PlanInputs) -> ServingPlan:
         LayoutError: a size does not divide, or two blocks would share a byte.
     """
     layouts = {layer.layout.layer: layer.layout for layer in inputs.layers}
-    groups = _planned(inputs) if inputs.groups is None else _given(inputs)
+    needs = _requirements(inputs)
+    if inputs.groups is not None:
+        groups = _given(inputs, needs, inputs.groups)
+    else:
+        groups = plan_pages(
+            needs,
+            inputs.request,
+            inputs.memory_bytes,
+            hash_block_size=inputs.hash_block_size,
+            one_block=inputs.kv_transfer or not inputs.shared_pages,
+        ).groups
     pools = make_plan(
         fitted_groups(layouts, groups),
         shapes=[group.shape for group in groups],
         kv_transfer=inputs.kv_transfer,
         aliases=dict(inputs.aliases),
     )
-    needs = (requirements_of(layer.layout, layer.retention) for layer in inputs.layers)
     cost = Cost(
         groups=len(groups),
         pages=sum(group.pages(inputs.request) for group in groups),
@@ -153,13 +169,8 @@ def recurrent_table(layout: LayerLayout, state_type: str) -> str:
     return f"{state_type} {' '.join(parts)}"
 
 
-def share_one_table(layers: Sequence[CachedLayer]) -> bool:
-    """Whether all layers hold the same tokens in equal blocks, so that vLLM makes one group."""
-    return len({(x.retention, x.layout.tokens_per_block, x.table) for x in layers}) == 1
-
-
-def _planned(inputs: PlanInputs) -> tuple[Group, ...]:
-    """The groups of the plan, and how their blocks lie in pages.
+def _requirements(inputs: PlanInputs) -> list[LayerRequirements]:
+    """Of all layers, with the block sizes that the plan may choose from.
 
     A layer whose kernels split blocks may get any block size that they divide, if its layout says
     what they take (``kernel_block``). Others keep their own: states, DeepSeek-V4's layers, and
@@ -167,24 +178,15 @@ def _planned(inputs: PlanInputs) -> tuple[Group, ...]:
     """
     own = [x.layout.tokens_per_block for x in inputs.layers if _kernel_block(x.layout)]
     largest = math.lcm(*own, inputs.hash_block_size or 1)
-
-    def block_sizes(layout: LayerLayout) -> tuple[int, ...]:
-        kernel_block = _kernel_block(layout)
-        if inputs.kv_transfer or kernel_block is None:
-            return ()
-        return block_size_choices(layout.tokens_per_block, kernel_block, largest)
-
-    needs = [
-        requirements_of(x.layout, x.retention, block_sizes(x.layout), table=x.table)
-        for x in inputs.layers
-    ]
-    return plan_pages(
-        needs,
-        inputs.request,
-        inputs.memory_bytes,
-        hash_block_size=inputs.hash_block_size,
-        one_block=inputs.kv_transfer or not inputs.shared_pages,
-    ).groups
+    is_fixed = inputs.kv_transfer or inputs.groups is not None
+    needs = []
+    for layer in inputs.layers:
+        sizes: tuple[int, ...] = ()
+        kernel_block = _kernel_block(layer.layout)
+        if not is_fixed and kernel_block is not None:
+            sizes = block_size_choices(layer.layout.tokens_per_block, kernel_block, largest)
+        needs.append(requirements_of(layer.layout, layer.retention, sizes, table=layer.table))
+    return needs
 
 
 def _kernel_block(layout: LayerLayout) -> int | None:
@@ -197,34 +199,101 @@ def _kernel_block(layout: LayerLayout) -> int | None:
     return layout.kernel_block
 
 
-def _given(inputs: PlanInputs) -> tuple[Group, ...]:
-    """The given groups."""
-    known = {layer.layout.layer: layer for layer in inputs.layers}
-    given = inputs.groups or ()
-    shapes = inputs.shapes or (ONE_BLOCK,) * len(given)
+def _given(
+    inputs: PlanInputs, needs: Sequence[LayerRequirements], given: Sequence[tuple[str, ...]]
+) -> tuple[Group, ...]:
+    """The given groups; each holds as many blocks as its layer with the most."""
+    known = {need.name: need for need in needs}
+    groups = []
+    for names, shape in zip(given, inputs.shapes or (ONE_BLOCK,) * len(given), strict=True):
+        members = [known[name] for name in names]
+        held = [need.retention.blocks(need.block_size, inputs.request) for need in members]
+        most = members[held.index(max(held))]
+        groups.append(
+            Group(
+                layers=names,
+                block_size=most.block_size,
+                blocks=max(held),
+                has_draft=any(need.role is Role.DRAFT for need in members),
+                retention=most.retention,
+                shape=shape,
+            )
+        )
+    return tuple(groups)
+
+
+def requirements_of(
+    layout: LayerLayout,
+    retention: Retention,
+    block_sizes: Iterable[int] = (),
+    *,
+    table: str = "",
+) -> LayerRequirements:
+    """What grouping must know about the layer of ``layout``.
+
+    ``block_sizes``: tokens per block that its kernels accept beside its own, counted as its spec
+    counts them: rows, where a row stands for several tokens (``retention.tokens_per_row``). A page
+    that its spec pads is planned with its padding, which only pages of layers that take strides
+    have.
+    """
+    what = f"layer {layout.layer}: tokens of a block by tokens of a row"
+    own = exact_quotient(layout.tokens_per_block, retention.tokens_per_row, what)
+    rows, states = [], []
+    for part in layout.components:
+        if part.overlay:
+            continue
+        if isinstance(part.extent, StateExtent):
+            states.append(part.bytes_per_block)
+        else:
+            what = f"layer {layout.layer}, {part.name}: bytes of a block by rows"
+            rows.append(exact_quotient(part.bytes_per_block, own, what))
+    if layout.padding_bytes:
+        states.append(layout.padding_bytes)
+    return LayerRequirements(
+        name=layout.layer,
+        role=layout.role,
+        kind=layout.kind,
+        retention=retention,
+        block_sizes=(own, *(size for size in block_sizes if size != own)),
+        row_bytes=tuple(rows),
+        state_bytes=tuple(states),
+        takes_strides=layout.storage is Storage.PAGED,
+        kernel_block=layout.kernel_block,
+        table=table,
+        is_packed=layout.storage is Storage.PACKED,
+    )
+
+
+def fitted(layout: LayerLayout, block_size: int) -> LayerLayout:
+    """``layout``, made for the layer's own block size, with blocks that stand for other tokens.
+
+    LayoutError where the rows of a component, or the kernel block, do not divide.
+    """
+
+    def fitted_part(part: Component) -> Component:
+        if isinstance(part.extent, StateExtent):
+            return part
+        what = f"layer {layout.layer}, {part.name}: rows for {block_size} tokens"
+        rows = exact_quotient(part.extent.tokens * block_size, layout.tokens_per_block, what)
+        return replace(part, extent=TokenExtent(rows, part.extent.heads, part.extent.dim))
+
+    parts = tuple(map(fitted_part, layout.components))
+    return replace(
+        layout,
+        components=parts,
+        page_bytes=used_bytes(parts) + layout.padding_bytes,
+        tokens_per_block=block_size,
+    )
+
+
+def fitted_groups(
+    layouts: Mapping[str, LayerLayout], groups: Iterable[Group]
+) -> tuple[tuple[LayerLayout, ...], ...]:
+    """The layouts of each group, as ``make_plan`` takes them."""
     return tuple(
-        _group(inputs, [known[name] for name in names], shape)
-        for names, shape in zip(given, shapes, strict=True)
+        tuple(
+            fitted(layouts[name], group.block_size * group.retention.tokens_per_row)
+            for name in group.layers
+        )
+        for group in groups
     )
-
-
-def _group(inputs: PlanInputs, layers: Sequence[CachedLayer], shape: PageShape) -> Group:
-    """A given group; it holds as many blocks as its layer with the most."""
-    blocks, most = 0, layers[0]
-    for layer in layers:
-        held = layer.retention.blocks(_rows(layer), inputs.request)
-        if held > blocks:
-            blocks, most = held, layer
-    return Group(
-        layers=tuple(layer.layout.layer for layer in layers),
-        block_size=_rows(most),
-        blocks=blocks,
-        has_draft=any(layer.layout.role is Role.DRAFT for layer in layers),
-        retention=most.retention,
-        shape=shape,
-    )
-
-
-def _rows(layer: CachedLayer) -> int:
-    what = f"layer {layer.layout.layer}: tokens of a block by tokens of a row"
-    return exact_quotient(layer.layout.tokens_per_block, layer.retention.tokens_per_row, what)

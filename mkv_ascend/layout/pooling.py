@@ -1,6 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which layers of different KV groups share bytes, and where their components lie.
 
+A pool has one or more buffers, each an allocation with the same number of bytes for every page.
+With N pages, block b of a component starts at
+
+    N * start_per_block + start_bytes + b * block_stride
+
+of its buffer: a plane starts after the planes before it (N times their bytes), a component of a
+page after the components before it. A page is one block of every group, or k * S of a group's own
+(``PageShape``): block ``(s * N + page) * k + j`` lies in the page's stretch of the plane s planes
+behind the first. So the formula above holds for any k and S, and each component is one contiguous
+tensor.
+
 A page belongs to one KV group at a time, so layers of different groups may use the same bytes of
 it. A *plane* is so many bytes of each page, page behind page. Components of one size lie in planes
 of one width, whatever group they are of; of each width there are as many planes as the group that
@@ -14,15 +25,75 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from mkv_ascend.layout.component import Component, LayerLayout, LayoutError, Storage, exact_quotient
-from mkv_ascend.layout.page_shape import PageShape, are_blocks
-from mkv_ascend.layout.placement import ROW_ALIGNMENT, PlacedLayer, Placement, Pool
+from mkv_ascend.layout.component import (
+    ROW_ALIGNMENT,
+    Component,
+    LayerLayout,
+    LayoutError,
+    PageShape,
+    Storage,
+    are_blocks,
+    exact_quotient,
+)
 
 Groups = Sequence[Sequence[LayerLayout]]
 
-Sizes = Counter[int]
-"""How many planes of each width, in bytes of a page."""
+
+@dataclass(frozen=True)
+class Placement:
+    """One component: all numbers in bytes but ``buffer`` (an index) and ``rows`` (a count).
+
+    A block has ``rows`` rows (kernel blocks times replicas) of ``row_bytes`` each, ``row_stride``
+    apart; rows follow each other without a gap but in PAGED and PACKED storage. ``overlay``: a
+    second view of bytes that other components of the layer have.
+    """
+
+    component: str
+    buffer: int
+    start_per_block: int
+    start_bytes: int
+    block_stride: int
+    rows: int
+    row_stride: int
+    row_bytes: int
+    overlay: bool = False
+
+    def planes(self, shape: PageShape) -> Iterator[tuple[int, int]]:
+        """First byte per page of each of its planes, and the one behind the last."""
+        width = shape.per_stretch * self.block_stride
+        for stretch in range(shape.stretches):
+            start = self.start_per_block + stretch * width
+            yield start, start + width
+
+
+@dataclass(frozen=True)
+class PlacedLayer:
+    """One layer of a pool; ``group`` is the index of its KV group."""
+
+    layer: str
+    group: int
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Buffers, and the layers that share them.
+
+    ``buffers``: bytes per page of each. A SPLIT pool has one for each plane, or for all planes of
+    one width where a page holds several blocks; a PACKED pool has one.
+    """
+
+    storage: Storage
+    reason: str
+    buffers: tuple[int, ...]
+    layers: tuple[PlacedLayer, ...]
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one page in this pool."""
+        return sum(self.buffers)
 
 
 def make_pools(groups: Groups, shapes: Sequence[PageShape]) -> tuple[Pool, ...]:
@@ -30,141 +101,125 @@ def make_pools(groups: Groups, shapes: Sequence[PageShape]) -> tuple[Pool, ...]:
 
     ``groups``: layouts in the order of execution, for each KV group. ``shapes``: of each group.
     """
-    planes = _Planes(_widths(groups, shapes), apart=are_blocks(shapes))
-    placed = [
-        placed
-        for index, (group, shape) in enumerate(zip(groups, shapes, strict=True))
-        for placed in _in_neighbouring_planes(group, index, shape, planes)
-    ]
+    packed = [[x for x in group if x.storage is Storage.PACKED] for group in groups]
+    others = [[x for x in group if x.storage is not Storage.PACKED] for group in groups]
     pools = []
-    if placed:
-        pools.append(Pool(Storage.SPLIT, planes.reason, planes.buffers, tuple(placed)))
-    if row := _row_bytes(groups, shapes):
-        pools.append(_lay_row(groups, row, shapes))
+    if any(others):
+        pools.append(_planes(others, shapes))
+    if any(packed):
+        pools.append(_row(packed, shapes))
     return tuple(pools)
 
 
 def page_bytes(groups: Groups, shapes: Sequence[PageShape]) -> int:
     """Bytes of a page over all pools."""
-    planes = _widths(groups, shapes)
-    return sum(map(int.__mul__, planes.keys(), planes.values())) + _row_bytes(groups, shapes)
+    return sum(pool.bytes_per_block for pool in make_pools(groups, shapes))
 
 
-class _Planes:
-    """The buffers of the planes: one for all of a width, or ``apart`` one for each.
+def _planes(groups: Groups, shapes: Sequence[PageShape]) -> Pool:
+    """Planes by width: as many as the group with the most of them needs.
 
-    Where a page is a block, each component has a tensor of its own, which KV connectors need. Where
-    it has several, a component may take several planes, which must be neighbours.
+    Where a page is a block, each plane is a buffer, and so each component has a tensor of its own,
+    which KV connectors need. Where it has several, a component may take several planes, which must
+    be neighbours.
     """
-
-    def __init__(self, planes: Sizes, *, apart: bool) -> None:
-        self._apart = apart
-        self._first: dict[int, int] = {}
-        buffers: list[int] = []
-        for width, number in sorted(planes.items()):
-            self._first[width] = len(buffers)
-            buffers += [width] * number if apart else [width * number]
-        self.buffers = tuple(buffers)
-
-    @property
-    def reason(self) -> str:
-        """Why they lie so, for reports."""
-        if self._apart:
-            return "each component has a buffer, which one of every group may use"
-        return "a page holds several blocks of a group; planes of one width lie in one buffer"
-
-    def located(self, width: int, plane: int) -> tuple[int, int]:
-        """Buffer, and first byte per page, of the plane of this number."""
-        first = self._first[width]
-        return (first + plane, 0) if self._apart else (first, plane * width)
-
-
-def _widths(groups: Groups, shapes: Sequence[PageShape]) -> Sizes:
-    """Planes by width: as many as the group with the most of them needs. Without packed pages."""
-    most: Sizes = Counter()
+    most: Counter[int] = Counter()
     for group, shape in zip(groups, shapes, strict=True):
-        planes: Sizes = Counter()
+        needed: Counter[int] = Counter()
+        for size in (size for layout in group for size in _sizes_in_planes(layout)):
+            needed[size * shape.per_stretch] += shape.stretches
+        most |= needed
+    apart = are_blocks(shapes)
+    first: dict[int, int] = {}
+    buffers: list[int] = []
+    for width, number in sorted(most.items()):
+        first[width] = len(buffers)
+        buffers += [width] * number if apart else [width * number]
+    placed = []
+    for index, (group, shape) in enumerate(zip(groups, shapes, strict=True)):
+        taken: Counter[int] = Counter()
         for layout in group:
+            starts = []
             for size in _sizes_in_planes(layout):
-                planes[size * shape.per_stretch] += shape.stretches
-        most |= planes
-    return most
+                width = size * shape.per_stretch
+                plane = taken[width]
+                starts.append((first[width] + plane, 0) if apart else (first[width], plane * width))
+                taken[width] += shape.stretches
+            placements = _in_planes(layout, starts)
+            placed.append(PlacedLayer(layout.layer, index, tuple(placements)))
+    reason = "each component has a buffer, which one of every group may use"
+    if not apart:
+        reason = "a page holds several blocks of a group; planes of one width lie in one buffer"
+    return Pool(Storage.SPLIT, reason, tuple(buffers), tuple(placed))
 
 
 def _sizes_in_planes(layout: LayerLayout) -> list[int]:
     """Bytes of a block in each of the planes that the layer takes."""
-    if layout.storage is Storage.PACKED:
-        return []
     if layout.storage is Storage.PAGED:
         return [layout.page_bytes]
     return [part.bytes_per_block for part in layout.components]
 
 
-def _in_neighbouring_planes(
-    group: Sequence[LayerLayout], index: int, shape: PageShape, planes: _Planes
-) -> Iterator[PlacedLayer]:
-    taken: Sizes = Counter()
-    for layout in group:
-        starts = []
-        for size in _sizes_in_planes(layout):
-            width = size * shape.per_stretch
-            starts.append(planes.located(width, taken[width]))
-            taken[width] += shape.stretches
-        if layout.storage is Storage.PAGED:
-            yield PlacedLayer(layout.layer, index, tuple(_in_page(layout, *starts[0])))
-        elif starts:
-            placements = (
-                _in_plane(part, layout.kernel_block, *start)
-                for part, start in zip(layout.components, starts, strict=True)
-            )
-            yield PlacedLayer(layout.layer, index, tuple(placements))
+def _in_planes(layout: LayerLayout, starts: Sequence[tuple[int, int]]) -> Iterator[Placement]:
+    """Each component in its plane, or those of a page row after row in the page's.
 
-
-def _in_plane(part: Component, kernel_block: int | None, buffer: int, start: int) -> Placement:
-    rows = part.rows_per_block(kernel_block)
-    size = part.bytes_per_block
-    row = exact_quotient(size, rows, f"{part.name}: bytes by kernel blocks")
-    return Placement(part.name, buffer, start, 0, size, rows, row, row)
-
-
-def _in_page(layout: LayerLayout, buffer: int, plane: int) -> Iterator[Placement]:
-    """The components of a page, row after row, in the plane that starts at ``plane``."""
-    what = f"{layout.layer}: bytes of a block by kernel blocks"
-    page = layout.page_bytes
-    stride = exact_quotient(page, layout.kernel_splits, what)
-    start = 0
-    for part in layout.components:
+    ``starts``: buffer, and first byte per page, of each plane.
+    """
+    is_page = layout.storage is Storage.PAGED
+    at = 0
+    for index, part in enumerate(layout.components):
+        buffer, plane = starts[0 if is_page else index]
         rows = part.rows_per_block(layout.kernel_block)
-        size = exact_quotient(part.bytes_per_block, rows, f"{part.name}: bytes by rows")
-        at = 0 if part.overlay else start
-        yield Placement(
-            part.name, buffer, plane, at, page, rows, stride, size, overlay=part.overlay
-        )
-        start += 0 if part.overlay else size
+        row = exact_quotient(part.bytes_per_block, rows, f"{part.name}: bytes by kernel blocks")
+        block, start, stride = part.bytes_per_block, 0, row
+        if is_page:
+            block, start = layout.page_bytes, 0 if part.overlay else at
+            what = f"{layout.layer}: bytes of a block by kernel blocks"
+            stride = exact_quotient(block, layout.kernel_splits, what)
+            at += 0 if part.overlay else row
+        yield Placement(part.name, buffer, plane, start, block, rows, stride, row, part.overlay)
 
 
-def _packed(group: Sequence[LayerLayout]) -> list[LayerLayout]:
-    return [layout for layout in group if layout.storage is Storage.PACKED]
+def _row(groups: Groups, shapes: Sequence[PageShape]) -> Pool:
+    """A row for each page, as long as the packed pages of the group with the most need.
 
-
-def _row_bytes(groups: Groups, shapes: Sequence[PageShape]) -> int:
-    """Bytes of a page's row: the packed pages of the group with the most; 0 without any.
-
-    Blocks of a page are equally far apart, and kernel blocks of a block, in every group.
+    Blocks of a page are equally far apart, and kernel blocks of a block, in every group. In a
+    kernel block those of a group's layers lie one behind the other, as often as a block has some.
     """
     needed, unit = 0, ROW_ALIGNMENT
     for group, shape in zip(groups, shapes, strict=True):
-        packed = _packed(group)
-        for layout in packed:
-            unit = math.lcm(unit, ROW_ALIGNMENT * layout.kernel_splits * shape.blocks)
-        block = sum(_kernel_page(layout) * layout.kernel_splits for layout in packed)
+        if not group:
+            continue
+        splits = _equal_splits(group)
+        unit = math.lcm(unit, ROW_ALIGNMENT * splits * shape.blocks)
+        block = splits * sum(_aligned(size) for x in group for _, size in _kernel_parts(x))
         needed = max(needed, block * shape.blocks)
-    return -(-needed // unit) * unit
+    row = -(-needed // unit) * unit
+    placed = []
+    for index, group in enumerate(groups):
+        start = 0
+        block = row // shapes[index].blocks
+        for layout in group:
+            splits = layout.kernel_splits
+            stride = exact_quotient(block, splits, f"{layout.layer}: bytes of a row")
+            placements = []
+            for part, size in _kernel_parts(layout):
+                placements.append(Placement(part.name, 0, 0, start, block, splits, stride, size))
+                start += _aligned(size)
+            placed.append(PlacedLayer(layout.layer, index, tuple(placements)))
+    reason = "the operators take any stride: a block is a row of pages"
+    return Pool(Storage.PACKED, reason, (row,), tuple(placed))
 
 
-def _kernel_page(layout: LayerLayout) -> int:
-    """Bytes of a kernel block of a packed layer, with what aligns its components."""
-    return sum(_aligned(size) for _, size in _kernel_parts(layout))
+def _equal_splits(group: Sequence[LayerLayout]) -> int:
+    """Kernel blocks of a block, which one block table has of one size."""
+    splits = {layout.kernel_splits for layout in group}
+    if len(splits) > 1:
+        raise LayoutError(
+            f"packed layers of one KV group split blocks into {sorted(splits)} kernel blocks; "
+            "layers of one block table split them alike"
+        )
+    return max(splits)
 
 
 def _kernel_parts(layout: LayerLayout) -> list[tuple[Component, int]]:
@@ -177,33 +232,3 @@ def _kernel_parts(layout: LayerLayout) -> list[tuple[Component, int]]:
 
 def _aligned(size: int) -> int:
     return -(-size // ROW_ALIGNMENT) * ROW_ALIGNMENT
-
-
-def _require_equal_splits(layers: Sequence[LayerLayout]) -> None:
-    """Kernel blocks of a group's layers lie side by side; one block table has one size of them."""
-    splits = {layout.kernel_splits for layout in layers}
-    if len(splits) > 1:
-        raise LayoutError(
-            f"packed layers of one KV group split blocks into {sorted(splits)} kernel blocks; "
-            "layers of one block table split them alike"
-        )
-
-
-def _lay_row(groups: Groups, row: int, shapes: Sequence[PageShape]) -> Pool:
-    """Kernel blocks of a group's layers one behind the other, as often as a block has some."""
-    placed = []
-    for index, group in enumerate(groups):
-        start = 0
-        block = row // shapes[index].blocks
-        _require_equal_splits(_packed(group))
-        for layout in _packed(group):
-            stride = exact_quotient(block, layout.kernel_splits, f"{layout.layer}: bytes of a row")
-            placements = []
-            for part, size in _kernel_parts(layout):
-                placements.append(
-                    Placement(part.name, 0, 0, start, block, layout.kernel_splits, stride, size)
-                )
-                start += _aligned(size)
-            placed.append(PlacedLayer(layout.layer, index, tuple(placements)))
-    reason = "the operators take any stride: a block is a row of pages"
-    return Pool(Storage.PACKED, reason, (row,), tuple(placed))

@@ -24,9 +24,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from mkv_ascend.layout.component import LayoutError
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
-from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
+from mkv_ascend.layout.component import ONE_BLOCK, LayoutError, PageShape
+from mkv_ascend.layout.pooling import PlacedLayer, Placement, Pool
 
 Plane = tuple[int, int, int]
 """Buffer; first byte and the one behind the last, per block."""
@@ -64,7 +63,11 @@ def prove_pool(index: int, pool: Pool, shapes: Sequence[PageShape] = ()) -> None
         if plane[0] == other[0] and other[1] < plane[2]:
             raise OverlapError(_of_planes(index, planes[plane][0], planes[other][0]))
     for members in planes.values():
-        _check_groups(index, members)
+        groups: dict[int, list[Member]] = {}
+        for member in members:
+            groups.setdefault(member[0].group, []).append(member)
+        for of_one_group in groups.values():
+            _check_group(index, of_one_group)
 
 
 def _check_stretch(index: int, layer: PlacedLayer, part: Placement) -> None:
@@ -78,17 +81,8 @@ def _check_stretch(index: int, layer: PlacedLayer, part: Placement) -> None:
         )
 
 
-def _check_groups(index: int, members: list[Member]) -> None:
-    """Statement 3 for the members of a plane."""
-    groups: dict[int, list[Member]] = {}
-    for member in members:
-        groups.setdefault(member[0].group, []).append(member)
-    for of_one_group in groups.values():
-        _check_group(index, of_one_group)
-
-
 def _check_group(index: int, members: list[Member]) -> None:
-    """Pass the rows of members of one group in the order of their bytes.
+    """Statement 3 for those of one group in a plane: pass their rows in the order of their bytes.
 
     Rows that reach beyond the start of the next one are *open* there. Those that are open at once
     are overlays, or an error was raised: so they are of one layer, and few.
@@ -98,7 +92,7 @@ def _check_group(index: int, members: list[Member]) -> None:
     rows = sorted(
         (start, end, number)
         for number, part in enumerate(parts)
-        for start, end in ([_first_row(part)] if in_step else _intervals(part))
+        for start, end in _intervals(part, is_first_enough=in_step)
     )
     open_rows: list[tuple[int, int]] = []
     for start, end, number in rows:
@@ -118,22 +112,19 @@ def _go_in_step(parts: list[Placement]) -> bool:
     """
     if len({part.row_stride for part in parts}) > 1:
         return False
-    first_rows = [_first_row(part) for part in parts]
-    span = max(end for _, end in first_rows) - min(start for start, _ in first_rows)
-    return span <= parts[0].row_stride
+    end = max(part.start_bytes + part.row_bytes for part in parts)
+    return end - min(part.start_bytes for part in parts) <= parts[0].row_stride
 
 
-def _first_row(part: Placement) -> tuple[int, int]:
-    """First byte in a block, and the one behind the row."""
-    return part.start_bytes, part.start_bytes + part.row_bytes
-
-
-def _intervals(part: Placement) -> list[tuple[int, int]]:
+def _intervals(part: Placement, *, is_first_enough: bool) -> list[tuple[int, int]]:
     """First byte of each row in a block and the one behind it; rows without gaps are one."""
-    if part.row_stride == part.row_bytes:
-        return [(part.start_bytes, part.start_bytes + part.rows * part.row_bytes)]
-    starts = (part.start_bytes + row * part.row_stride for row in range(part.rows))
-    return [(start, start + part.row_bytes) for start in starts]
+    start, rows, size = part.start_bytes, part.rows, part.row_bytes
+    if is_first_enough:
+        rows = 1
+    elif part.row_stride == size:
+        rows, size = 1, rows * size
+    starts = (start + row * part.row_stride for row in range(rows))
+    return [(first, first + size) for first in starts]
 
 
 def _are_overlays(first: Member, second: Member) -> bool:

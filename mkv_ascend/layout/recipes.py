@@ -12,45 +12,134 @@ Shapes, dtypes and the order of components are
 those that vllm-ascend 0.23.0 gives its backends: vllm_ascend/worker/model_runner_v1.py
 (_reshape_kv_cache_tensors), vllm_ascend/core/kv_cache_interface.py, and for DeepSeek-V4 also
 vllm_ascend/models/deepseek_v4.py.
+
+Contiguous components are not padded: specs are padded to make pages equal, and pools share planes
+instead. PAGED layouts keep the page that the spec asks for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mkv_ascend.layout.building import (
-    LayerFacts,
-    build_layout,
-    dtype_name,
-    refuse_quantisation,
-    tokens,
-)
 from mkv_ascend.layout.component import (
     Component,
     Container,
     LayerLayout,
     LayoutError,
     StateExtent,
+    Storage,
     TokenExtent,
     exact_quotient,
+    used_bytes,
 )
-from mkv_ascend.layout.kind import Kind
+from mkv_ascend.layout.kind import Kind, Role
 
 DEEPSEEK_V4 = "deepseek_v4"
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """What a recipe must know of a layer beyond its spec.
+
+    ``kernel_block``: rows per block of its backend, None where it takes the manager's.
+    ``takes_strides``: whether its operators take any stride between blocks. Caches of DeepSeek-V4
+    and of hidden states take pages one behind the other anyhow.
+    ``latent_dim``, ``rope_dim``: of MLA layers, whose spec has only the sum.
+    ``key_dtype``, ``value_dtype``: of quantised caches, where they are not the spec's (for MLA the
+    latent is the key, the rope the value).
+    ``full_indexer_view``: A5 reads keys and scales of DeepSeek-V4's indexer as one tensor too.
+    ``ranks``: where ranks share each sequence's keys, and this layer keeps all of them on each of
+    these ranks: a block has as many times its tokens, and so has its kernel block.
+    """
+
+    layer: str
+    role: Role
+    kernel_block: int | None = None
+    takes_strides: bool = False
+    latent_dim: int | None = None
+    rope_dim: int | None = None
+    key_dtype: str | None = None
+    value_dtype: str | None = None
+    full_indexer_view: bool = False
+    ranks: int = 1
+
 
 Recipe = Callable[[Any, LayerFacts], LayerLayout]
 
 
-def largest_kernel_block(block_size: int, supported: tuple[int, ...]) -> int | None:
-    """The largest supported kernel block, in rows, that divides ``block_size``."""
-    return max((size for size in supported if block_size % size == 0), default=None)
+def dtype_name(dtype: object) -> str:
+    """``bfloat16`` of ``torch.bfloat16``, or of the string itself."""
+    return str(dtype).removeprefix("torch.")
+
+
+def tokens(
+    name: str, rows: int, heads: int, dim: int, dtype: object, *, replicas: int = 1
+) -> Component:
+    """A component with a row per token, in the order (tokens, heads, dim)."""
+    return Component(name, dtype_name(dtype), TokenExtent(rows, heads, dim), replicas)
+
+
+def build_layout(
+    spec: Any,
+    facts: LayerFacts,
+    kind: Kind,
+    components: list[Component],
+    *,
+    container: Container = Container.TUPLE,
+    takes_strides: bool = False,
+    tokens_per_block: int | None = None,
+) -> LayerLayout:
+    """A layout whose components must add up to the page that the spec counts, or those padded.
+
+    ``takes_strides``: whether the operators take pages one behind the other. ``tokens_per_block``:
+    where it is not the spec's block size.
+    """
+    used, page = used_bytes(components), spec.page_size_bytes
+    padded: int = getattr(spec, "page_size_padded", None) or 0
+    # AscendMLAAttentionSpec has page_size_padded but does not add it to its page.
+    if used != page and (padded < used or page != padded):
+        raise LayoutError(
+            f"layer {facts.layer}: {type(spec).__name__} counts {page} bytes per block, its "
+            f"components need {used}; the recipe and the spec do not fit"
+        )
+    storage = Storage.PAGED if takes_strides else Storage.SPLIT
+    if facts.takes_strides:
+        storage = Storage.PACKED
+    return LayerLayout(
+        layer=facts.layer,
+        role=facts.role,
+        kind=kind,
+        components=tuple(components),
+        storage=storage,
+        page_bytes=max(used, padded) if storage is Storage.PAGED else used,
+        tokens_per_block=spec.block_size if tokens_per_block is None else tokens_per_block,
+        kernel_block=facts.kernel_block,
+        container=container,
+    )
+
+
+def _refuse_quantisation(spec: Any, facts: LayerFacts) -> None:
+    """Packed and per-token-head caches of vLLM, which no backend of vllm-ascend serves."""
+    mode, change = getattr(spec, "kv_quant_mode", None), "choose another --kv-cache-dtype"
+    refused = {
+        f"KV quantisation {getattr(mode, 'name', mode)} is not planned; {change}": (
+            getattr(mode, "is_per_token_head", False) or getattr(mode, "is_nvfp4", False)
+        ),
+        "TurboQuant caches are not planned": getattr(spec, "tq_slot_size", 0),
+        f"fp8_ds_mla is a CUDA format; {change}": (
+            getattr(spec, "cache_dtype_str", None) == "fp8_ds_mla"
+        ),
+    }
+    for why, is_so in refused.items():
+        if is_so:
+            raise NotImplementedError(f"layer {facts.layer}: {why}")
 
 
 def _keys_and_values(kind: Kind, spec: Any, facts: LayerFacts) -> LayerLayout:
-    refuse_quantisation(spec, facts)
+    _refuse_quantisation(spec, facts)
     value_dim = getattr(spec, "head_size_v", None) or spec.head_size
     # A spec counts the tokens of a share. For all tokens it has the heads of all ranks.
     what = f"layer {facts.layer}: key heads of its spec by {facts.ranks} ranks"
@@ -99,7 +188,7 @@ def _hidden_states(spec: Any, facts: LayerFacts) -> LayerLayout:
 
 def _mla(spec: Any, facts: LayerFacts) -> LayerLayout:
     """MLA in all its forms; the spec's own fields say which."""
-    refuse_quantisation(spec, facts)
+    _refuse_quantisation(spec, facts)
     if getattr(spec, "model_version", None) == DEEPSEEK_V4:
         return _compressed(spec, facts)
     if getattr(spec, "sparse_head_dim", None) is not None:
@@ -140,42 +229,46 @@ def _sparse(spec: Any, facts: LayerFacts) -> LayerLayout:
     if spec.cache_sparse_sfa_c8:
         if rope:
             raise LayoutError(f"layer {facts.layer}: packed latent with a rope of {rope} besides")
-        components = [tokens("latent", rows, heads, first, spec.c8_k_cache_dtype)]
+        parts = [tokens("latent", rows, heads, first, spec.c8_k_cache_dtype)]
     else:
-        components = [
+        parts = [
             tokens("latent", rows, heads, first, spec.dtype),
             tokens("rope", rows, heads, rope, spec.dtype),
         ]
-    if indexer:
-        components += _indexer(spec, indexer)
-    return build_layout(spec, facts, Kind.SPARSE_MLA, components)
+    if indexer and spec.cache_sparse_li_c8:
+        scale = 1, spec.c8_k_scale_cache_dtype
+        parts += _indexer(spec, indexer, spec.c8_k_cache_dtype, scale)
+    elif indexer:
+        parts += _indexer(spec, indexer, spec.dtype, None)
+    return build_layout(spec, facts, Kind.SPARSE_MLA, parts)
 
 
 def _indexer_layer(spec: Any, facts: LayerFacts) -> LayerLayout:
     """The indexer of DeepSeek sparse attention where it is a layer of its own (0.30.0rc2)."""
-    rows, heads, replicas = spec.block_size, spec.num_kv_heads, spec.sfa_dcp_replicated_indexer_size
-    parts = [tokens("indexer_k", rows, heads, spec.head_size, spec.dtype, replicas=replicas)]
-    if spec.scale_dim:
-        scale = spec.scale_dim, spec.scale_dtype
-        parts.append(tokens("indexer_scale", rows, heads, *scale, replicas=replicas))
+    scale = (spec.scale_dim, spec.scale_dtype) if spec.scale_dim else None
+    parts = _indexer(spec, spec.head_size, spec.dtype, scale)
     return build_layout(spec, facts, Kind.SPARSE_MLA, parts)
 
 
-def _indexer(spec: Any, dim: int) -> list[Component]:
-    rows, heads = spec.block_size, spec.num_kv_heads
-    replicas = spec.sfa_dcp_replicated_indexer_size
-    if not spec.cache_sparse_li_c8:
-        return [tokens("indexer_k", rows, heads, dim, spec.dtype, replicas=replicas)]
-    scale_dtype = spec.c8_k_scale_cache_dtype
-    return [
-        tokens("indexer_k", rows, heads, dim, spec.c8_k_cache_dtype, replicas=replicas),
-        tokens("indexer_scale", rows, heads, 1, scale_dtype, replicas=replicas),
-    ]
+def _indexer(
+    spec: Any, dim: int, dtype: object, scale: tuple[int, object] | None
+) -> list[Component]:
+    """Keys, and scales of as many numbers in a dtype where the keys are quantised."""
+    rows, heads, replicas = spec.block_size, spec.num_kv_heads, spec.sfa_dcp_replicated_indexer_size
+    parts = [tokens("indexer_k", rows, heads, dim, dtype, replicas=replicas)]
+    if scale is not None:
+        parts.append(tokens("indexer_scale", rows, heads, *scale, replicas=replicas))
+    return parts
 
 
 def tokens_per_row(spec: Any) -> int:
     """Tokens that one row of a compressed cache stands for; vLLM 0.30 has renamed it."""
     return int(getattr(spec, "tokens_per_state", getattr(spec, "compress_ratio", 1)))
+
+
+_build_compressed = partial(
+    build_layout, kind=Kind.COMPRESSED_MLA, container=Container.LIST, takes_strides=True
+)
 
 
 def _compressed(spec: Any, facts: LayerFacts) -> LayerLayout:
@@ -184,63 +277,36 @@ def _compressed(spec: Any, facts: LayerFacts) -> LayerLayout:
     A row stands for several tokens. The spec of vllm-ascend 0.23 has ``block_size`` rows in a
     block; vLLM's own, which has no ``scale_dim``, and those of 0.30 have as many tokens.
     """
-    scale_dim = getattr(spec, "scale_dim", 0)
-    ratio = tokens_per_row(spec)
+    scale_dim, heads = getattr(spec, "scale_dim", 0), spec.num_kv_heads
+    ratio, rows = tokens_per_row(spec), spec.block_size
     in_tokens = hasattr(spec, "tokens_per_state")
-    rows = (
-        spec.block_size // ratio if in_tokens or not hasattr(spec, "scale_dim") else spec.block_size
-    )
+    if in_tokens or not hasattr(spec, "scale_dim"):
+        rows //= ratio
     if in_tokens and facts.kernel_block:
         facts = replace(facts, kernel_block=facts.kernel_block // ratio)
     name = "indexer_k" if scale_dim else "latent"
-    components = [tokens(name, rows, spec.num_kv_heads, spec.head_size, spec.dtype)]
+    components = [tokens(name, rows, heads, spec.head_size, spec.dtype)]
     if scale_dim:
-        components.append(
-            tokens("indexer_scale", rows, spec.num_kv_heads, scale_dim, spec.scale_dtype)
-        )
+        components.append(tokens("indexer_scale", rows, heads, scale_dim, spec.scale_dtype))
     if scale_dim and facts.full_indexer_view:
         item = components[0].item_bytes
         scale = exact_quotient(scale_dim * components[1].item_bytes, item, "scale by element")
-        whole = TokenExtent(rows, spec.num_kv_heads, spec.head_size + scale)
+        whole = TokenExtent(rows, heads, spec.head_size + scale)
         components.append(Component("indexer_row", dtype_name(spec.dtype), whole, overlay=True))
-    return build_layout(
-        spec,
-        facts,
-        Kind.COMPRESSED_MLA,
-        components,
-        container=Container.LIST,
-        takes_strides=True,
-        tokens_per_block=rows * ratio,
-    )
+    return _build_compressed(spec, facts, components=components, tokens_per_block=rows * ratio)
 
 
 def _window_mla(spec: Any, facts: LayerFacts) -> LayerLayout:
     """DeepSeek-V4's window of uncompressed tokens, and the state of its compressor."""
-    refuse_quantisation(spec, facts)
+    _refuse_quantisation(spec, facts)
     name = "latent" if spec.model_version == DEEPSEEK_V4 else "compressor_state"
     rows = getattr(spec, "storage_block_size", spec.block_size)
     part = tokens(name, rows, spec.num_kv_heads, spec.head_size, spec.dtype)
-    return build_layout(
-        spec,
-        facts,
-        Kind.COMPRESSED_MLA,
-        [part],
-        container=Container.LIST,
-        takes_strides=True,
-    )
+    return _build_compressed(spec, facts, components=[part])
 
 
-def _no_cache(spec: Any, facts: LayerFacts) -> LayerLayout:
-    raise LayoutError(
-        f"layer {facts.layer}: a {type(spec).__name__} keeps no cache; leave the layer out"
-    )
-
-
-def _several(spec: Any, facts: LayerFacts) -> LayerLayout:
-    raise LayoutError(
-        f"layer {facts.layer}: {type(spec).__name__} holds the specs of several layers; plan each "
-        "layer from its own"
-    )
+def _refuse(why: str, spec: Any, facts: LayerFacts) -> LayerLayout:
+    raise LayoutError(f"layer {facts.layer}: {why.format(type(spec).__name__)}")
 
 
 _RECIPES: dict[str, Recipe] = {
@@ -250,8 +316,10 @@ _RECIPES: dict[str, Recipe] = {
     "CrossAttentionSpec": partial(_keys_and_values, Kind.CROSS_ATTENTION),
     "MambaSpec": _recurrent,
     "HiddenStateCacheSpec": _hidden_states,
-    "EncoderOnlyAttentionSpec": _no_cache,
-    "UniformTypeKVCacheSpecs": _several,
+    "EncoderOnlyAttentionSpec": partial(_refuse, "a {} keeps no cache; leave the layer out"),
+    "UniformTypeKVCacheSpecs": partial(
+        _refuse, "{} holds the specs of several layers; plan each layer from its own"
+    ),
     "MLAAttentionSpec": _mla,
     "AscendSFAIndexerCacheSpec": _indexer_layer,
     "SlidingWindowMLASpec": _window_mla,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan as something to look at: its groups, pools and costs, beside vLLM's own grouping.
 
-``PlanReport`` gathers what is known; ``report_text`` and ``report_html`` show it, ``to_dict`` is
-its JSON. Nothing is decided here.
+``PlanReport`` gathers what is known; ``report_text`` shows it, ``to_dict`` is its JSON. Nothing is
+decided here.
 """
 
 from __future__ import annotations
@@ -11,17 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mkv_ascend.layout.admission import NULL_BLOCKS
-from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayerLayout
-from mkv_ascend.layout.grouping import Cost, Grouping
-from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.layer_ranges import abbreviated_names
-from mkv_ascend.layout.placement import PlacedLayer, Pool
-from mkv_ascend.layout.plan import CachePlan
+from mkv_ascend.layout.grouping import NULL_BLOCKS, Cost, Grouping
+from mkv_ascend.layout.kind import Role, abbreviated_names
+from mkv_ascend.layout.plan import BoundPlan, CachePlan
 from mkv_ascend.layout.planning import ServingPlan
-from mkv_ascend.layout.pooling import page_bytes
-from mkv_ascend.layout.retention import Request
+from mkv_ascend.layout.pooling import PlacedLayer, page_bytes
+from mkv_ascend.layout.requirements import Request
 
 FORMAT_VERSION = 1
 
@@ -37,10 +33,6 @@ class OtherGrouping:
     request_blocks: int = 0
     block_bytes: int = 0
     error: str = ""
-
-    def cost(self, needed_bytes: int) -> Cost:
-        """What it costs a request that needs so many bytes without padding."""
-        return Cost(self.groups, self.request_blocks, self.block_bytes, needed_bytes)
 
 
 @dataclass(frozen=True)
@@ -66,21 +58,22 @@ def group_parts(
 ) -> Iterator[GroupPart]:
     """Groups of layouts in order; in each, layers that are alike together."""
     for index, layouts in enumerate(groups):
-        alike: dict[tuple[str, str, str, int, int], list[str]] = {}
+        alike: dict[tuple[Any, ...], list[str]] = {}
         for layout in layouts:
-            alike.setdefault(_key(layout, backends), []).append(layout.layer)
-        for (role, kind, backend, page, padding), names in alike.items():
-            yield GroupPart(index, tuple(names), role, kind, backend, page, padding)
+            key = tuple(_layer(layout, backends).values())
+            alike.setdefault(key, []).append(layout.layer)
+        for key, names in alike.items():
+            yield GroupPart(index, tuple(names), *key)
 
 
-def _key(layout: LayerLayout, backends: Mapping[str, str]) -> tuple[str, str, str, int, int]:
-    return (
-        str(layout.role),
-        str(layout.kind),
-        backends.get(layout.layer, "-"),
-        layout.page_bytes,
-        layout.padding_bytes,
-    )
+def _layer(layout: LayerLayout, backends: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "role": str(layout.role),
+        "kind": str(layout.kind),
+        "backend": backends.get(layout.layer, "-"),
+        "page_bytes": layout.page_bytes,
+        "padding_bytes": layout.padding_bytes,
+    }
 
 
 @dataclass(frozen=True)
@@ -106,18 +99,11 @@ class PlanReport:
 
     @property
     def grouping(self) -> Grouping:
-        """The groups, and what they cost."""
         return self.planned.grouping
 
     @property
     def plan(self) -> CachePlan:
-        """The pools."""
         return self.planned.plan
-
-    @property
-    def backends(self) -> Mapping[str, str]:
-        """Backend by layer."""
-        return self.planned.backends
 
     @property
     def request_blocks(self) -> int:
@@ -152,26 +138,23 @@ class PlanReport:
         """What vLLM's own grouping costs; None where there is none."""
         if self.other is None or self.other.error:
             return None
-        return self.other.cost(self.grouping.cost.needed_bytes)
+        other, needed = self.other, self.grouping.cost.needed_bytes
+        return Cost(other.groups, other.request_blocks, other.block_bytes, needed)
 
     def without_draft(self) -> Cost | None:
         """What the target's layers cost in these groups by themselves; None without a draft."""
-        layouts = [
-            [x for x in (self.plan.layout_of[name] for name in group.layers) if _is_target(x)]
-            for group in self.plan.groups
-        ]
-        if sum(map(len, layouts)) == len(self.plan.layers):
+        pairs = zip(self.plan.layouts_by_group(), self.grouping.groups, strict=True)
+        own = [([x for x in layouts if x.role is Role.TARGET], group) for layouts, group in pairs]
+        if sum(len(layouts) for layouts, _ in own) == len(self.plan.layers):
             return None
-        pairs = zip(layouts, self.grouping.groups, strict=True)
-        kept = [(own, group) for own, group in pairs if own]
+        kept = [(layouts, group) for layouts, group in own if layouts]
         pages = sum(group.pages(self.request) for _, group in kept)
-        size = page_bytes([own for own, _ in kept], [group.shape for _, group in kept])
+        size = page_bytes([layouts for layouts, _ in kept], [group.shape for _, group in kept])
         return Cost(len(kept), pages, size)
 
     def group_parts(self) -> Iterator[GroupPart]:
         """Groups in order; in each, layers that are alike together."""
-        groups = [[self.plan.layout_of[name] for name in g.layers] for g in self.plan.groups]
-        return group_parts(groups, self.backends)
+        return group_parts(self.plan.layouts_by_group(), self.planned.backends)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values for JSON; sizes are in bytes."""
@@ -193,44 +176,46 @@ class PlanReport:
             "num_blocks": self.num_blocks,
             "max_concurrency": self.max_concurrency,
             "refusal": self.refusal,
-            "groups": [self._group(index) for index in range(len(self.plan.groups))],
-            "pools": [_pool(pool) for pool in self.plan.pools],
+            "groups": list(self._groups()),
+            "pools": [
+                {
+                    "storage": str(pool.storage),
+                    "reason": pool.reason,
+                    "buffers": list(pool.buffers),
+                    "layers": [_placed(member) for member in pool.layers],
+                }
+                for pool in self.plan.pools
+            ],
             "vllm": self._other(),
             "notes": list(self.notes),
         }
 
-    def _group(self, index: int) -> dict[str, Any]:
-        planned, chosen = self.plan.groups[index], self.grouping.groups[index]
-        capacity = self.plan.capacity()[index]
-        return {
-            "tokens_per_block": planned.tokens_per_block,
-            "kernel_block": planned.kernel_block,
-            "blocks": chosen.blocks,
-            "blocks_per_page": planned.shape.blocks,
-            "admission_blocks": self.planned.admission_pages[index],
-            "has_draft": chosen.has_draft,
-            "used_bytes": capacity.used_bytes,
-            "idle_bytes": capacity.idle_bytes,
-            "layers": [self._layer(name) for name in planned.layers],
-        }
-
-    def _layer(self, name: str) -> dict[str, Any]:
-        role, kind, backend, page, padding = _key(self.plan.layout_of[name], self.backends)
-        return {
-            "name": name,
-            "role": role,
-            "kind": kind,
-            "backend": backend,
-            "page_bytes": page,
-            "padding_bytes": padding,
-        }
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        chosen, capacities = self.grouping.groups, self.plan.capacity()
+        for index, (planned, capacity) in enumerate(zip(self.plan.groups, capacities, strict=True)):
+            layouts = (self.plan.layout_of[name] for name in planned.layers)
+            yield {
+                "tokens_per_block": planned.tokens_per_block,
+                "kernel_block": planned.kernel_block,
+                "blocks": chosen[index].blocks,
+                "blocks_per_page": planned.shape.blocks,
+                "admission_blocks": self.planned.admission_pages[index],
+                "has_draft": chosen[index].has_draft,
+                "used_bytes": capacity.used_bytes,
+                "idle_bytes": capacity.idle_bytes,
+                "layers": [{"name": x.layer, **_layer(x, self.planned.backends)} for x in layouts],
+            }
 
     def _other(self) -> dict[str, Any]:
         cost = self.other_cost
         if self.other is None or cost is None:
             return {"error": self.other.error} if self.other else {"absent": self.other_absent}
         return {
-            **_cost(cost, self.memory_bytes),
+            "groups": cost.groups,
+            "request_bytes": cost.held_bytes,
+            "padding_fraction": cost.padding_fraction,
+            "num_blocks": cost.pages_in(self.memory_bytes),
+            "max_concurrency": cost.requests_in(self.memory_bytes),
             "request_blocks": cost.pages,
             "bytes_per_block": cost.page_bytes,
         }
@@ -239,7 +224,7 @@ class PlanReport:
 def served_groups(bound: BoundPlan) -> list[dict[str, Any]]:
     """What a page holds when each KV group has it, as plain values: bytes by role, and idle."""
     groups = []
-    for index, layouts in enumerate(bound.groups()):
+    for index, layouts in enumerate(bound.layouts_by_group()):
         used: dict[str, int] = {}
         for layout in layouts:
             role = str(layout.role)
@@ -247,29 +232,6 @@ def served_groups(bound: BoundPlan) -> list[dict[str, Any]]:
         idle = bound.bytes_per_block - sum(used.values())
         groups.append({"kv_group": index, "used_bytes": used, "idle_bytes": idle})
     return groups
-
-
-def _is_target(layout: LayerLayout) -> bool:
-    return layout.role is Role.TARGET
-
-
-def _cost(cost: Cost, memory_bytes: int | None) -> dict[str, Any]:
-    return {
-        "groups": cost.groups,
-        "request_bytes": cost.held_bytes,
-        "padding_fraction": cost.padding_fraction,
-        "num_blocks": cost.pages_in(memory_bytes),
-        "max_concurrency": cost.requests_in(memory_bytes),
-    }
-
-
-def _pool(pool: Pool) -> dict[str, Any]:
-    return {
-        "storage": str(pool.storage),
-        "reason": pool.reason,
-        "buffers": list(pool.buffers),
-        "layers": [_placed(member) for member in pool.layers],
-    }
 
 
 def _placed(member: PlacedLayer) -> dict[str, Any]:

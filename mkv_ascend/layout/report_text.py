@@ -1,34 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan's report as text, for a terminal; and the plan that an engine serves, for its log."""
+"""A plan's report as text for a terminal and as one page; and an engine's plan, for its log.
+
+The page has the tables of the text, and a bar for each KV group. It fetches nothing, has no script,
+and is well-formed XML too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 
-from mkv_ascend.layout.admission import NULL_BLOCKS
-from mkv_ascend.layout.bound import BoundPlan
-from mkv_ascend.layout.grouping import Cost
-from mkv_ascend.layout.layer_ranges import abbreviated_names
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape, counted_in
-from mkv_ascend.layout.placement import Pool
-from mkv_ascend.layout.report import (
-    GroupPart,
-    PlanReport,
-    group_parts,
-)
-from mkv_ascend.layout.retention import RetentionKind
+from mkv_ascend.layout.component import ONE_BLOCK, PageShape, counted_in
+from mkv_ascend.layout.grouping import NULL_BLOCKS
+from mkv_ascend.layout.kind import abbreviated_names
+from mkv_ascend.layout.plan import BoundPlan
+from mkv_ascend.layout.pooling import Pool
+from mkv_ascend.layout.report import GroupPart, PlanReport, group_parts, served_groups
+from mkv_ascend.layout.requirements import RetentionKind
 
 KIB = 1024
 Row = tuple[str, ...]
 
-COMPARISON_HEADER = (
-    "grouping",
-    "groups",
-    "one request",
-    "padding",
-    "blocks",
-    "requests at once",
-)
+STYLE = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
+body { max-width: 1180px; margin: 0 auto; padding: 16px; overflow-wrap: break-word; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: 4px 12px 4px 0;
+  border-bottom: 1px solid #8886; }
+.bar { display: flex; height: 16px; print-color-adjust: exact; }
+.target { background: #2f6db3; } .draft { background: #c4661f; }
+.idle { background: repeating-linear-gradient(45deg, #8883 0 4px, #8888 4px 6px); }
+@media (max-width: 900px) { thead { display: none; } tr, td { display: block; }
+  td { border: none; overflow-wrap: anywhere; } td:empty { display: none; }
+  td::before { content: attr(title) ": "; } }
+"""
 
 
 def format_bytes(number: int) -> str:
@@ -71,31 +76,56 @@ def answer(report: PlanReport) -> str:
 def text(report: PlanReport) -> str:
     """The whole report."""
     width = max((len(word) for word, _ in report.subjects), default=0)
-    lines = [answer(report), ""]
-    lines += [f"{word:<{width}}  {value}" for word, value in report.subjects]
+    shapes = report.plan.shapes
     page = f"{format_bytes(report.plan.bytes_per_block)} for each"
-    lines += [
-        "",
-        f"KV groups (blocks and bytes of one request of {measured_with(report)})",
-        *aligned(group_rows(report)),
-        "",
-        f"Pools ({page} {counted_in(report.plan.shapes)})",
-        *(f"  {x}" for pool in report.plan.pools for x in pool_lines(pool, report.plan.shapes)),
-        "",
-        "What it costs",
-        *aligned(comparison(report)),
+    lines = [
+        *(answer(report), ""),
+        *(f"{word:<{width}}  {value}" for word, value in report.subjects),
+        *("", f"KV groups (blocks and bytes of one request of {_measured_with(report)})"),
+        *_aligned(group_rows(report)),
+        *("", f"Pools ({page} {counted_in(shapes)})"),
+        *(f"  {line}" for pool in report.plan.pools for line in pool_lines(pool, shapes)),
+        *("", "What it costs"),
+        *_aligned(comparison(report)),
+        *("", *_closing_lines(report)),
     ]
-    lines += ["", *closing_lines(report)]
     return "\n".join(lines) + "\n"
 
 
-def measured_with(report: PlanReport) -> str:
+def html(report: PlanReport) -> str:
+    """The same as a page."""
+    request, shapes = f"one request of {_measured_with(report)}", report.plan.shapes
+    pools = [pool_lines(pool, shapes) for pool in report.plan.pools]
+    size = format_bytes(report.plan.bytes_per_block)
+    parts = [
+        f"<h1>KV cache plan</h1><p>{escape(answer(report))}</p>",
+        _table([("what", "is"), *report.subjects, ("measured with", request)]),
+        "<h2>KV groups</h2>",
+        _table(group_rows(report)),
+        f"<h2>What a {counted_in(shapes)} holds ({size})</h2>",
+        *_bars(report),
+        "<h2>Pools</h2>",
+        _table([("what", "why"), *pools]),
+        "<h2>What it costs</h2>",
+        _table(comparison(report)),
+        *(f"<p>{escape(line)}</p>" for line in _closing_lines(report)),
+    ]
+    body = "\n".join(parts)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
+        f"<title>KV cache plan</title><style>{STYLE}</style></head>\n"
+        f"<body><main>\n{body}\n</main></body></html>\n"
+    )
+
+
+def _measured_with(report: PlanReport) -> str:
     """The request that memory is measured with: ``1024 tokens, 4 per step``."""
     request = report.request
     return f"{count(request.tokens, 'token')}, {request.tokens_per_step} per step"
 
 
-def closing_lines(report: PlanReport) -> list[str]:
+def _closing_lines(report: PlanReport) -> list[str]:
     """What the tables cannot say: errors, limits, notes."""
     lines = []
     if report.refusal:
@@ -114,44 +144,35 @@ def closing_lines(report: PlanReport) -> list[str]:
 
 def group_rows(report: PlanReport) -> list[Row]:
     """Header and a row for each group's layers that are alike."""
-    capacity = report.plan.capacity()
+    pairs = zip(report.grouping.groups, report.plan.capacity(), strict=True)
     heads = [
-        (
-            group.block_size,
-            _blocks(group.blocks, group.shape),
-            capacity[index].idle_bytes / report.plan.bytes_per_block,
-        )
-        for index, group in enumerate(report.grouping.groups)
+        (group.block_size, _blocks(group.blocks, group.shape), capacity.idle_bytes)
+        for group, capacity in pairs
     ]
-    return group_table(report.group_parts(), heads)
+    return _group_table(report.group_parts(), heads, report.plan.bytes_per_block)
 
 
 def _blocks(blocks: int, shape: PageShape) -> str:
     return str(blocks) if shape == ONE_BLOCK else f"{blocks}, {shape.blocks} a page"
 
 
-def group_table(parts: Iterable[GroupPart], heads: Sequence[tuple[int, str, float]]) -> list[Row]:
-    """Header and rows. ``heads``: of each group tokens, blocks of a request, fraction idle."""
+def _group_table(
+    parts: Iterable[GroupPart], heads: Sequence[tuple[int, str, int]], page_bytes: int
+) -> list[Row]:
+    """Header and rows. ``heads``: of each group tokens, blocks of a request, idle bytes."""
     rows: list[Row] = [
         ("group", "tokens", "blocks", "idle", "layers", "role", "kind", "backend", "page")
     ]
     shown: set[int] = set()
     for part in parts:
         tokens, blocks, idle = heads[part.group]
-        head = (str(part.group), str(tokens), blocks, f"{idle:.1%}")
+        head = (str(part.group), str(tokens), blocks, f"{idle / page_bytes:.1%}")
         page = format_bytes(part.page_bytes)
         if part.padding_bytes:
             page += f" ({format_bytes(part.padding_bytes)} padding)"
-        rows.append(
-            (
-                *(("", "", "", "") if part.group in shown else head),
-                f"{part.abbreviated} ({len(part.layers)})",
-                part.role,
-                part.kind,
-                part.backend,
-                page,
-            )
-        )
+        layers = f"{part.abbreviated} ({len(part.layers)})"
+        head = head if part.group not in shown else ("",) * 4
+        rows.append((*head, layers, part.role, part.kind, part.backend, page))
         shown.add(part.group)
     return rows
 
@@ -166,35 +187,21 @@ def pool_lines(pool: Pool, shapes: Iterable[PageShape]) -> tuple[str, str]:
 
 def comparison(report: PlanReport) -> list[Row]:
     """Header, this plan, vLLM's own grouping, and no padding at all."""
-    cost = report.grouping.cost
+    cost, other, memory = report.grouping.cost, report.other_cost, report.memory_bytes
+    held, blocks = _mib(report.request_bytes), _number(report.num_blocks)
+    padding, at_once = f"{cost.padding_fraction:.1%}", _requests(report.max_concurrency)
     rows: list[Row] = [
-        COMPARISON_HEADER,
-        (
-            "this plan",
-            str(cost.groups),
-            _mib(report.request_bytes),
-            f"{cost.padding_fraction:.1%}",
-            _number(report.num_blocks),
-            _requests(report.max_concurrency),
-        ),
+        ("grouping", "groups", "one request", "padding", "blocks", "requests at once"),
+        ("this plan", str(cost.groups), held, padding, blocks, at_once),
     ]
-    if report.other_cost is not None:
-        rows.append(_row_of_vllm(report, report.other_cost))
+    if other is not None:
+        held, blocks = _mib(other.held_bytes), _number(other.pages_in(memory))
+        padding, at_once = f"{other.padding_fraction:.1%}", _requests(other.requests_in(memory))
+        rows.append(("vLLM's own", str(other.groups), held, padding, blocks, at_once))
     elif report.other is not None:
         rows.append(("vLLM's own", "raises", "-", "-", "-", "-"))
     rows.append(("no padding at all", "-", _mib(cost.needed_bytes), "0.0%", "-", "-"))
     return rows
-
-
-def _row_of_vllm(report: PlanReport, cost: Cost) -> Row:
-    return (
-        "vLLM's own",
-        str(cost.groups),
-        _mib(cost.held_bytes),
-        f"{cost.padding_fraction:.1%}",
-        _number(cost.pages_in(report.memory_bytes)),
-        _requests(cost.requests_in(report.memory_bytes)),
-    )
 
 
 def served_text(
@@ -210,44 +217,63 @@ def served_text(
             holds at most, as the scheduler admits it.
         backends: backend by layer.
     """
-    groups, block_bytes = bound.groups(), bound.bytes_per_block
-    if not groups:
+    if not bound.groups:
         return "KV cache plan: no layer keeps keys, values or states"
-    used = [
-        shape.blocks * sum(layout.used_bytes for layout in layouts)
-        for layouts, shape in zip(groups, bound.shapes, strict=True)
-    ]
-    held_pages = [
-        shape.pages(blocks) for blocks, shape in zip(request_blocks, bound.shapes, strict=True)
-    ]
+    size, word = bound.bytes_per_block, counted_in(bound.shapes)
+    capacities = bound.capacity()
+    pairs = list(zip(request_blocks, bound.shapes, strict=True))
+    held = [shape.pages(blocks) for blocks, shape in pairs]
     heads = [
-        (layouts[0].tokens_per_block, _blocks(pages * shape.blocks, shape), 1 - held / block_bytes)
-        for layouts, pages, held, shape in zip(groups, held_pages, used, bound.shapes, strict=True)
+        (group.tokens_per_block, _blocks(pages * group.shape.blocks, group.shape), part.idle_bytes)
+        for group, pages, part in zip(bound.groups, held, capacities, strict=True)
     ]
-    pages = sum(held_pages)
-    held = sum(number * size for number, size in zip(held_pages, used, strict=True))
-    padding = 1 - held / (pages * block_bytes) if pages else 0.0
-    share = sum(
-        shape.share(blocks) for blocks, shape in zip(request_blocks, bound.shapes, strict=True)
-    )
+    pages = sum(held)
+    used = sum(number * part.used_bytes for number, part in zip(held, capacities, strict=True))
+    padding = 1 - used / (pages * size) if pages else 0.0
+    share = sum(shape.share(blocks) for blocks, shape in pairs)
     at_once = (bound.num_blocks - NULL_BLOCKS) / (share or 1)
-    word = counted_in(bound.shapes)
+    parts = group_parts(bound.layouts_by_group(), backends)
     return "\n".join(
         (
-            f"KV cache plan: {count(len(groups), 'group')}, {count(bound.num_blocks, word)} of "
-            f"{format_bytes(block_bytes)}, {format_bytes(bound.total_bytes)} in all on each rank",
-            *aligned(group_table(group_parts(groups, backends), heads)),
+            f"KV cache plan: {count(len(bound.groups), 'group')}, "
+            f"{count(bound.num_blocks, word)} of {format_bytes(size)}, "
+            f"{format_bytes(bound.total_bytes)} in all on each rank",
+            *_aligned(_group_table(parts, heads, size)),
             *(f"  {pool_lines(pool, bound.shapes)[0]}" for pool in bound.pools),
             f"One request of {count(request_tokens, 'token')} takes {count(pages, word)} "
-            f"({format_bytes(pages * block_bytes)}, {padding:.1%} padding): {at_once:.2f} at once",
+            f"({format_bytes(pages * size)}, {padding:.1%} padding): {at_once:.2f} at once",
         )
     )
 
 
-def aligned(rows: Sequence[Row]) -> list[str]:
+def _aligned(rows: Sequence[Row]) -> list[str]:
     """Rows as lines with columns of equal width, two spaces in."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _table(rows: Sequence[Row]) -> str:
+    """On a narrow screen each cell is a line behind the name of its column."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
+    lines = []
+    for row in rows[1:]:
+        cells = zip(rows[0], row, strict=True)
+        words = (f'<td title="{escape(name)}">{escape(cell.strip())}</td>' for name, cell in cells)
+        lines.append(f"<tr>{''.join(words)}</tr>")
+    body = "\n".join(lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+
+
+def _bars(report: PlanReport) -> list[str]:
+    """For each group what its layers keep while a block is theirs, and what lies idle."""
+    bars = []
+    for group in served_groups(report.plan.bind(1)):
+        sizes = {**group["used_bytes"], "idle": group["idle_bytes"]}
+        words = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+        drawn = (f'<i class="{name}" style="flex: {size}"></i>' for name, size in sizes.items())
+        bars.append(f"<p>group {group['kv_group']}: {words}</p>")
+        bars.append(f'<div class="bar">{"".join(drawn)}</div>')
+    return bars
 
 
 def _mib(number: int) -> str:

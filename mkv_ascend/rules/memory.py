@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mkv_ascend.layout.page_shape import counted_in
+from mkv_ascend.layout.component import counted_in
 from mkv_ascend.layout.planning import ServingPlan
 from mkv_ascend.rules.refusal import Refusal
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mkv_ascend.layout.component import PageShape
 from mkv_ascend.layout.page_pool import PagePool
-from mkv_ascend.layout.page_shape import PageShape
 
 
 @dataclass(eq=False, slots=True)

@@ -15,7 +15,7 @@ from mkv_ascend.layout.component import (
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan
 from mkv_ascend.layout.report import PlanReport
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
 
 REQUEST = Request(tokens=1024, tokens_per_step=4)
 

@@ -67,8 +67,8 @@ from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override, replaced
 from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.attention.report import LayerRow
-from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
+from mkv_ascend.layout.plan import BoundPlan
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig

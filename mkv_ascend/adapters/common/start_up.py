@@ -16,8 +16,8 @@ from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.attention.report import LayerRow, render
-from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.plan import BoundPlan
 from mkv_ascend.layout.report import served_groups
 from mkv_ascend.metrics import Store, folder
 from mkv_ascend.rules.notes import of_waiting

@@ -17,12 +17,12 @@ def describe(worker):
     runner = worker.model_runner
     blocks_of_request = hosts.module("kv_cache.planned_caches").blocks_of_request
     page_shapes_of = hosts.module("kv_cache.page_shapes").page_shapes_of
-    from mkv_ascend.layout.serialization import to_dict
+    from pydantic_core import to_jsonable_python
 
     config = runner.kv_cache_config
     # With model runner V2, which stays vllm-ascend's own, the worker has the plan.
     plan = runner.cache_plan if hasattr(runner, "cache_plan") else worker.planned_caches.plan
-    layouts = {layout.layer: to_dict(layout) for layout in plan.layers}
+    layouts = {layout.layer: to_jsonable_python(layout) for layout in plan.layers}
     return {
         "groups": [
             [name for name in group.layer_names if name in layouts]
@@ -38,7 +38,7 @@ def describe(worker):
             for row in worker.attention_layers()
             if row["name"] in layouts
         },
-        "pools": [to_dict(pool) for pool in plan.pools],
+        "pools": [to_jsonable_python(pool) for pool in plan.pools],
         "num_blocks": config.num_blocks,
         "counted_bytes": sum(tensor.size for tensor in config.kv_cache_tensors),
         "allocated": list(plan.buffers),

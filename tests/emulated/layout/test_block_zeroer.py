@@ -15,8 +15,8 @@ import vllm_ascend.ops  # noqa: F401  # isort: skip
 from vllm_ascend.ops.triton import triton_utils
 from vllm_ascend.worker.utils import AscendKVBlockZeroer
 
+from mkv_ascend.layout.component import ONE_BLOCK, PageShape
 from mkv_ascend.layout.materialize import Materialized, materialize
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.plan import make_plan
 from tests.support import hosts
 from tests.support.caches.layer_cases import (

@@ -29,8 +29,8 @@ from benchmarks.kv_layout import planned
 from benchmarks.models import load_pair
 from benchmarks.rows import REQUEST, ROWS
 from benchmarks.stock_groups import spec_of
-from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.grouping import GroupingError
+from mkv_ascend.layout.recipes import LayerFacts
 from tests.support import hosts
 from tests.support.caches.kv_configs import config
 

@@ -31,8 +31,8 @@ from vllm_ascend.attention.dsa_v1 import AscendDSABackend
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.recipes import LayerFacts
 from tests.support import hosts
 from tests.support.caches.kv_configs import configs, stock_configs
 from tests.support.caches.layer_cases import BF16, GQA, MLA, dense, described

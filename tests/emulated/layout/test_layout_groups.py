@@ -18,8 +18,8 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm_ascend.core.kv_cache_interface import AscendSlidingWindowMLASpec
 
-from mkv_ascend.layout.admission import AdmissionError
-from mkv_ascend.layout.page_shape import ONE_BLOCK
+from mkv_ascend.layout.component import ONE_BLOCK
+from mkv_ascend.layout.grouping import AdmissionError
 from mkv_ascend.rules.kv_cache import ConnectorError
 from tests.support import hosts
 from tests.support.caches.kv_configs import (

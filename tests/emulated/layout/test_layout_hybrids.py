@@ -15,8 +15,8 @@ from benchmarks.kv_layout import planned
 from benchmarks.models import KERNEL_BLOCK_SIZE, load_pair
 from benchmarks.rows import REQUEST, ROWS
 from benchmarks.stock_groups import spec_of
-from mkv_ascend.layout.building import LayerFacts
-from mkv_ascend.layout.retention import Retention, RetentionKind
+from mkv_ascend.layout.recipes import LayerFacts
+from mkv_ascend.layout.requirements import Retention, RetentionKind
 from tests.support import hosts
 from tests.support.caches.kv_configs import (
     config,

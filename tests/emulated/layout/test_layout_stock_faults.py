@@ -32,14 +32,13 @@ from vllm_ascend._310p.model_runner_310p import NPUModelRunner310
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackend
 from vllm_ascend.worker import model_runner_v1
 
-from mkv_ascend.layout.building import LayerFacts
-from mkv_ascend.layout.fitting import fitted_groups, requirements_of
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import materialize
 from mkv_ascend.layout.page_planning import plan_pages
 from mkv_ascend.layout.plan import make_plan
-from mkv_ascend.layout.recipes import layout_of
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from mkv_ascend.layout.planning import fitted_groups, requirements_of
+from mkv_ascend.layout.recipes import LayerFacts, layout_of
+from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
 from tests.support import hosts
 from tests.support.caches import kv_configs
 from tests.support.caches.kv_configs import configs, model

@@ -25,7 +25,7 @@ from mkv_ascend.adapters.common.kv_cache.page_shapes import (
     page_shapes_of,
     with_page_shapes,
 )
-from mkv_ascend.layout.page_shape import PageShape
+from mkv_ascend.layout.component import PageShape
 from tests.support.caches.page_managers import BLOCK, LONGEST, SIZES, dense, manager_of, window
 
 pytestmark = pytest.mark.core

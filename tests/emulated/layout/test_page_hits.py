@@ -16,7 +16,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.request import Request
 
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
+from mkv_ascend.layout.component import ONE_BLOCK, PageShape
 from tests.support.caches.page_managers import BLOCK, LONGEST, dense, manager_of, window
 
 pytestmark = pytest.mark.core

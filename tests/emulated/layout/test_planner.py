@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from mkv_ascend.layout.kind import Kind
 from mkv_ascend.layout.planning import PlanInputs, plan
-from mkv_ascend.layout.serialization import from_dict, to_dict
 from tests.support import hosts, programs
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
@@ -121,7 +122,7 @@ def planned_by_check(pair_or_engine, variables=None, memory=None):
     answer = programs.answer_of(PROBE, request, variables or {})
     assert answer["answer"] == "served", answer
     assert answer["unplanned"] == ""
-    return plan(from_dict(PlanInputs, answer["inputs"]))
+    return plan(TypeAdapter(PlanInputs).validate_python(answer["inputs"]))
 
 
 def is_unnamed(layer, kind=None):
@@ -139,13 +140,13 @@ def served(planned):
     return {
         "groups": [list(group.layers) for group in planned.plan.groups],
         "admission_blocks": list(planned.admission_pages),
-        "layouts": {layout.layer: to_dict(layout) for layout in planned.plan.layers},
+        "layouts": {layout.layer: to_jsonable_python(layout) for layout in planned.plan.layers},
         "backends": {
             name: backend
             for name, backend in planned.backends.items()
             if not is_unnamed(name, kinds[name])
         },
-        "pools": [to_dict(pool) for pool in planned.plan.pools],
+        "pools": [to_jsonable_python(pool) for pool in planned.plan.pools],
         "num_blocks": blocks,
         "counted_bytes": blocks * planned.plan.bytes_per_block,
         "allocated": list(bound.buffers),

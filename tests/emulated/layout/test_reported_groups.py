@@ -11,7 +11,7 @@ import torch
 import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
-from mkv_ascend.layout.retention import Request
+from mkv_ascend.layout.requirements import Request
 from tests.support import hosts
 from tests.support.caches import kv_configs
 from tests.support.caches.kv_configs import configs, model, stock_configs

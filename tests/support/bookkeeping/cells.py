@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mkv_ascend.layout.page_shape import PageShape
+from mkv_ascend.layout.component import PageShape
 
 UNKNOWN = -1
 """What a cell holds that was never written, or written by rows whose keys nobody may read."""

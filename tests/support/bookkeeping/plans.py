@@ -35,9 +35,9 @@ from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
 from mkv_ascend.adapters.common.kv_cache.page_shapes import page_shapes_of, with_page_shapes
 from mkv_ascend.adapters.patching import _owner, replaced
-from mkv_ascend.layout.building import LayerFacts
+from mkv_ascend.layout.component import PageShape
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.page_shape import PageShape
+from mkv_ascend.layout.recipes import LayerFacts
 from tests.support import hosts
 from tests.support.bookkeeping.cells import PageOf
 from tests.support.caches import kv_configs

@@ -21,8 +21,8 @@ from vllm.v1.kv_cache_interface import (
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 
 from mkv_ascend.adapters.contract import WORKER
-from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.recipes import LayerFacts
 from tests.support import hosts
 
 layer_facts = hosts.module("kv_cache.layer_facts")

@@ -24,9 +24,8 @@ from vllm_ascend.attention.mla_v1 import AscendMLABackend
 from vllm_ascend.attention.sfa_v1 import AscendSFABackend
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec, AscendSlidingWindowMLASpec
 
-from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.recipes import layout_of
+from mkv_ascend.layout.recipes import LayerFacts, layout_of
 from tests.support import hosts
 from tests.support.caches.stock_caches import Layers, stock_caches
 

@@ -17,7 +17,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from mkv_ascend.adapters.common.kv_cache.page_shapes import with_page_shapes
-from mkv_ascend.layout.page_shape import PageShape
+from mkv_ascend.layout.component import PageShape
 from tests.support import hosts
 
 engine_core = hosts.module("kv_cache.engine_core")

@@ -22,7 +22,7 @@ from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
+from mkv_ascend.layout.component import ONE_BLOCK, PageShape
 from tests.support import hosts
 
 if hosts.NAME == "vllm_ascend_0_30":

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import to_jsonable_python
 
 from mkv_ascend import cli
 from mkv_ascend.adapters.installed import rules
 from mkv_ascend.advice.work import Cache, LayerWork, ModelWork, Weights, Works
 from mkv_ascend.commands import advise_text, host_process
-from mkv_ascend.layout.serialization import to_dict
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 PAIR = (str(CONFIGS / "Llama-3.1-8B"), "--method", "eagle3", "--draft")
@@ -55,7 +55,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> None:
             "weight_bytes": 80 << 30 if "DeepSeek" in words[0] else 16 << 30,
             "bytes_per_block": 2 << 20,
             "request_bytes": 64 << 20,
-            "works": to_dict(Works(TARGET, DRAFTS.get(method))),
+            "works": to_jsonable_python(Works(TARGET, DRAFTS.get(method))),
             "untold": "",
         }
 

@@ -9,16 +9,18 @@ from hypothesis import strategies as st
 
 from benchmarks.models import load_pair
 from benchmarks.rows import REQUEST
-from mkv_ascend.layout.admission import (
+from mkv_ascend.layout.grouping import (
     AdmissionError,
+    Cost,
+    Group,
+    Grouping,
     blocks_needed,
     longest_request,
     never_held,
     require_one_request,
 )
-from mkv_ascend.layout.grouping import Cost, Group, Grouping
 from mkv_ascend.layout.page_planning import plan_pages
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
 
 
 @pytest.fixture(scope="module")

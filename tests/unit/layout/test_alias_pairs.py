@@ -17,16 +17,14 @@ import torch
 
 from mkv_ascend.attention.catalog import ASCEND_BACKENDS
 from mkv_ascend.layout import planning
-from mkv_ascend.layout.bound import TensorView
-from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.component import LayerLayout, Storage
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import Materialized, materialize
-from mkv_ascend.layout.placement import PlacedLayer
-from mkv_ascend.layout.plan import CachePlan
+from mkv_ascend.layout.plan import CachePlan, TensorView
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs
-from mkv_ascend.layout.recipes import layout_of
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from mkv_ascend.layout.pooling import PlacedLayer
+from mkv_ascend.layout.recipes import LayerFacts, layout_of
+from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
 from tests.support.caches import specs
 
 NUM_BLOCKS = 3

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.recipes import layout_of, tokens_per_row
+from mkv_ascend.layout.recipes import LayerFacts, layout_of, tokens_per_row
 from tests.support.caches import specs
 
 

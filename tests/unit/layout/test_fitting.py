@@ -10,6 +10,7 @@ import pytest
 from benchmarks.models import ModelLayer, load_pair
 from benchmarks.rows import REQUEST, ROWS, Row
 from mkv_ascend.layout.component import (
+    ONE_BLOCK,
     Component,
     LayerLayout,
     LayoutError,
@@ -17,12 +18,11 @@ from mkv_ascend.layout.component import (
     Storage,
     TokenExtent,
 )
-from mkv_ascend.layout.fitting import fitted, fitted_groups, requirements_of
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.page_planning import plan_pages
-from mkv_ascend.layout.page_shape import ONE_BLOCK
 from mkv_ascend.layout.plan import make_plan
-from mkv_ascend.layout.retention import Retention, RetentionKind
+from mkv_ascend.layout.planning import fitted, fitted_groups, requirements_of
+from mkv_ascend.layout.requirements import Retention, RetentionKind
 
 
 def layout_of(layer: ModelLayer, storage: Storage) -> LayerLayout:

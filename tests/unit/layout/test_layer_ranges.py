@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mkv_ascend.layout.layer_ranges import abbreviated_names
+from mkv_ascend.layout.kind import abbreviated_names
 
 words = st.from_regex(r"[a-z][a-z_]{0,5}[0-9]?", fullmatch=True)
 numbers = st.integers(min_value=0, max_value=40).map(str) | st.sampled_from(["007", "00"])

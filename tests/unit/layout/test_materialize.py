@@ -8,14 +8,13 @@ import dataclasses
 import pytest
 import torch
 
-from mkv_ascend.layout.building import LayerFacts, dtype_name
 from mkv_ascend.layout.component import (
     LayerLayout,
 )
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.layout.plan import TRANSFER_ALIGNMENT, CachePlan, make_plan
-from mkv_ascend.layout.recipes import layout_of
+from mkv_ascend.layout.recipes import LayerFacts, dtype_name, layout_of
 from tests.support.caches import specs
 from tests.support.caches.layouts import keys_and_values, states
 

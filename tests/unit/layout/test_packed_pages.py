@@ -17,8 +17,8 @@ from mkv_ascend.layout.component import (
     TokenExtent,
 )
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.placement import ROW_ALIGNMENT, Pool
 from mkv_ascend.layout.plan import make_plan
+from mkv_ascend.layout.pooling import ROW_ALIGNMENT, Pool
 
 KERNEL = 4
 """Tokens of a kernel block."""

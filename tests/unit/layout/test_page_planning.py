@@ -27,8 +27,7 @@ from mkv_ascend.layout.page_planning import (
     PagePlan,
     plan_pages,
 )
-from mkv_ascend.layout.requirements import LayerRequirements
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from mkv_ascend.layout.requirements import LayerRequirements, Request, Retention, RetentionKind
 
 REQUEST = Request(tokens=64, tokens_per_step=2)
 HOLDINGS = (

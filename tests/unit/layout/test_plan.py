@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mkv_ascend.layout.component import (
+    ONE_BLOCK,
     Component,
     Container,
     LayerLayout,
@@ -23,7 +24,6 @@ from mkv_ascend.layout.component import (
     dtype_bytes,
 )
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.page_shape import ONE_BLOCK
 from mkv_ascend.layout.plan import TRANSFER_ALIGNMENT, CachePlan, make_plan
 from mkv_ascend.layout.pooling import page_bytes
 from tests.support.caches.layouts import CONV_BYTES, MIB, keys_and_values, qwen3_next, states

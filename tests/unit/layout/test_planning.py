@@ -7,29 +7,30 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from mkv_ascend.layout.component import (
+    ONE_BLOCK,
     Component,
     Container,
     LayerLayout,
     LayoutError,
+    PageShape,
     StateExtent,
     Storage,
     TokenExtent,
 )
 from mkv_ascend.layout.grouping import Cost, GroupingError
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.planning import (
     CachedLayer,
     PlanInputs,
     plan,
     recurrent_table,
-    share_one_table,
 )
 from mkv_ascend.layout.report import PlanReport
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
-from mkv_ascend.layout.serialization import from_dict, to_dict
+from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
 from tests.support.caches.layouts import keys_and_values, states
 
 REQUEST = Request(1024, 4)
@@ -260,13 +261,6 @@ def test_states_of_unequal_tables_have_groups_of_their_own() -> None:
     assert recurrent_table(first, "mamba2") != recurrent_table(first, "gdn")
 
 
-def test_one_table_is_of_equal_holdings_and_blocks() -> None:
-    assert share_one_table((dense("a"), dense("b")))
-    assert not share_one_table((dense("a"), dense("b", WINDOW)))
-    larger = CachedLayer(keys_and_values("b", 1, 64, block=256, kernel_block=128), FULL)
-    assert not share_one_table((dense("a"), larger))
-
-
 def test_transfer_takes_its_alignment_off_the_memory() -> None:
     given = replace(inputs(dense("t")), kv_transfer=True)
     memory = 100 * 32 * 1024
@@ -283,4 +277,4 @@ def test_inputs_are_sent_from_process_to_process() -> None:
         CachedLayer(states("s", (3, 64), (8, 16, 16)), Retention(RetentionKind.STATE, 1)),
     )
     given = replace(given, hash_block_size=64, groups=(("t", "s"),))
-    assert from_dict(PlanInputs, to_dict(given)) == given
+    assert TypeAdapter(PlanInputs).validate_python(to_jsonable_python(given)) == given

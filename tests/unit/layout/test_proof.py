@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mkv_ascend.layout import proof
 from mkv_ascend.layout.component import Storage
-from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
+from mkv_ascend.layout.pooling import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.proof import OverlapError, prove_pool
 
 

@@ -10,8 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from mkv_ascend.layout.component import Storage
-from mkv_ascend.layout.page_shape import ONE_BLOCK
+from mkv_ascend.layout.component import ONE_BLOCK, Storage
 from reliability import plans
 from reliability.__main__ import main
 

@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 
 from mkv_ascend.layout import recipes
-from mkv_ascend.layout.building import LayerFacts, build_layout, tokens
 from mkv_ascend.layout.component import Container, LayerLayout, LayoutError, Storage
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.plan import make_plan
-from mkv_ascend.layout.recipes import largest_kernel_block, layout_of, register_recipe
+from mkv_ascend.layout.recipes import (
+    LayerFacts,
+    build_layout,
+    layout_of,
+    register_recipe,
+    tokens,
+)
 from tests.support.caches import specs
 
 NUM_BLOCKS = 3
@@ -474,12 +479,6 @@ def test_l17_indexer_of_a5_has_a_view_of_both() -> None:
     assert whole.offset_bytes == 0
     with pytest.raises(LayoutError, match="overlays a page; storage must be PAGED"):
         layout(spec, full_indexer_view=True, takes_strides=True)
-
-
-def test_the_largest_kernel_block_that_divides() -> None:
-    assert largest_kernel_block(256, (128, 64)) == 128
-    assert largest_kernel_block(192, (128, 64)) == 64
-    assert largest_kernel_block(96, (128, 64)) is None
 
 
 def test_strides_are_taken_where_the_operators_take_them() -> None:

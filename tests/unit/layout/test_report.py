@@ -8,34 +8,33 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import (
+    ONE_BLOCK,
     LayerLayout,
+    PageShape,
 )
-from mkv_ascend.layout.fitting import requirements_of
 from mkv_ascend.layout.grouping import Cost, Grouping
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.page_planning import plan_pages
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
-from mkv_ascend.layout.plan import make_plan
-from mkv_ascend.layout.planning import PlanInputs, plan
+from mkv_ascend.layout.plan import BoundPlan, make_plan
+from mkv_ascend.layout.planning import PlanInputs, plan, requirements_of
 from mkv_ascend.layout.report import (
     FORMAT_VERSION,
     OtherGrouping,
     PlanReport,
     served_groups,
 )
-from mkv_ascend.layout.report_html import html
 from mkv_ascend.layout.report_text import (
     answer,
     comparison,
     format_bytes,
     group_rows,
+    html,
     pool_lines,
     served_text,
     text,
 )
-from mkv_ascend.layout.retention import Retention, RetentionKind
+from mkv_ascend.layout.requirements import Retention, RetentionKind
 from tests.support.plan_reports import LAYERS, REQUEST, dense, make_report, with_plan
 
 
@@ -224,7 +223,7 @@ def test_requests_at_once_fill_each_others_pages() -> None:
 
 def test_a_model_whose_layers_keep_nothing() -> None:
     bound = make_plan([]).bind(1)
-    assert (bound.groups(), bound.total_bytes) == ([], 0)
+    assert (bound.groups, bound.total_bytes) == ((), 0)
     assert served_text(bound, 512, (), {}) == (
         "KV cache plan: no layer keeps keys, values or states"
     )

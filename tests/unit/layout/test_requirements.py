@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.placement import ROW_ALIGNMENT
+from mkv_ascend.layout.pooling import ROW_ALIGNMENT
 from mkv_ascend.layout.requirements import (
     LayerRequirements,
+    Retention,
+    RetentionKind,
     block_of_kernels,
     block_size_choices,
 )
-from mkv_ascend.layout.retention import Retention, RetentionKind
 
 
 def layer(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
 
 SIZES = st.sampled_from([1, 2, 3, 4, 8, 16])
 

@@ -8,8 +8,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from mkv_ascend.layout.page_fitting import Demand, Limits
-from mkv_ascend.layout.row_fitting import best_row, row_bytes
+from mkv_ascend.layout.page_fitting import Demand, Limits, best_row, row_bytes
 
 LIMITS = Limits(10**7, 10**5)
 UNIT = 32

@@ -14,9 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mkv_ascend.layout.component import LayerLayout, Storage
+from mkv_ascend.layout.component import ONE_BLOCK, LayerLayout, PageShape, Storage
 from mkv_ascend.layout.materialize import materialize
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape
 from mkv_ascend.layout.plan import CachePlan, make_plan
 from mkv_ascend.layout.pooling import page_bytes
 from mkv_ascend.layout.proof import OverlapError

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.component import Storage
 from mkv_ascend.layout.kind import Role
-from mkv_ascend.layout.placement import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.plan import make_plan
+from mkv_ascend.layout.pooling import PlacedLayer, Placement, Pool
 from mkv_ascend.layout.proof import OverlapError, prove_pool
-from mkv_ascend.layout.recipes import layout_of
+from mkv_ascend.layout.recipes import LayerFacts, layout_of
 from tests.support.caches import specs
 from tests.support.caches.layouts import CONV_BYTES, MIB, keys_and_values, qwen3_next, states
 

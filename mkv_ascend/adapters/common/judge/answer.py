@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_jsonable_python
+
 from mkv_ascend import host_versions
 from mkv_ascend.adapters.refusal import StartUpRefused, stand_for_command
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.layout.component import LayoutError
 from mkv_ascend.layout.grouping import GroupingError
 from mkv_ascend.layout.planning import ServingPlan, plan
-from mkv_ascend.layout.serialization import to_dict
 from mkv_ascend.rules.facts import DeviceFacts, Facts
 from mkv_ascend.rules.memory import Memory, known_blocks, request_over_device, weights_over_device
 from mkv_ascend.rules.notes import draft_graphs, notes
@@ -136,10 +137,10 @@ def _answered(
     return {
         **answer,
         "unplanned": one.unplanned,
-        "inputs": None if planned is None else to_dict(planned.inputs),
+        "inputs": None if planned is None else to_jsonable_python(planned.inputs),
         "shared": one.shared,
         "vllm_grouping": None if one.other is None else asdict(one.other),
-        "works": to_dict(one.works),
+        "works": to_jsonable_python(one.works),
         "untold": one.untold or one.unplanned,
     }
 

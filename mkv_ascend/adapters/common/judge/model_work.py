@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mkv_ascend.advice.work import Cache, Experts, LayerWork, ModelWork, Weights, Works
 from mkv_ascend.layout.component import StateExtent
 from mkv_ascend.layout.kind import Kind
-from mkv_ascend.layout.retention import RetentionKind
+from mkv_ascend.layout.requirements import RetentionKind
 
 if TYPE_CHECKING:
     import torch

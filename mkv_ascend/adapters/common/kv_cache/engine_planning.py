@@ -19,9 +19,8 @@ from mkv_ascend.adapters.common.kv_cache import kv_groups, planned_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import tied_facts
 from mkv_ascend.adapters.common.kv_cache.planned_caches import blocks_of_request
 from mkv_ascend.adapters.patching import expect
-from mkv_ascend.layout.admission import NULL_BLOCKS, AdmissionError, never_held
-from mkv_ascend.layout.grouping import MIB
-from mkv_ascend.layout.page_shape import counted_in
+from mkv_ascend.layout.component import counted_in
+from mkv_ascend.layout.grouping import MIB, NULL_BLOCKS, AdmissionError, never_held
 from mkv_ascend.layout.planning import ServingPlan, plan
 from mkv_ascend.layout.pooling import page_bytes
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
-    from mkv_ascend.layout.page_shape import PageShape
+    from mkv_ascend.layout.component import PageShape
 
     Groups = Sequence[KVCacheGroupSpec]
 

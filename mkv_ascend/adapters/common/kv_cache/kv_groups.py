@@ -34,13 +34,12 @@ from mkv_ascend.adapters.common.kv_cache.layer_facts import (
 from mkv_ascend.adapters.common.kv_cache.page_shapes import first_spec, page_shape, with_shape
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.layout.component import LayerLayout, Storage
+from mkv_ascend.layout.component import LayerLayout, PageShape, Storage
 from mkv_ascend.layout.grouping import Group
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.page_shape import PageShape
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, recurrent_table
 from mkv_ascend.layout.recipes import layout_of, tokens_per_row
-from mkv_ascend.layout.retention import Request, Retention, RetentionKind
+from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -17,8 +17,8 @@ from vllm.v1.worker.utils import select_common_block_size
 from vllm_ascend.utils import AscendDeviceType, get_ascend_device_type
 
 from mkv_ascend.adapters.common.kv_cache.replicated_specs import ranks_of_layer
-from mkv_ascend.layout.building import LayerFacts, dtype_name
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.recipes import LayerFacts, dtype_name
 
 _ATTRIBUTE = "mkv_ascend_facts"
 _FIRST_FORM = "mkv_ascend_first_form"

@@ -21,8 +21,8 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
 from mkv_ascend.adapters.common.kv_cache.page_shapes import named, page_shapes_of
 from mkv_ascend.adapters.patching import record
+from mkv_ascend.layout.component import PageShape, are_blocks
 from mkv_ascend.layout.page_pool import Page, PagePool
-from mkv_ascend.layout.page_shape import PageShape, are_blocks
 
 PAGES = record(
     name="pages that groups share",

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, UniformTypeKVCacheSpecs
 
-from mkv_ascend.layout.page_shape import ONE_BLOCK, PageShape, are_blocks
+from mkv_ascend.layout.component import ONE_BLOCK, PageShape, are_blocks
 
 _ATTRIBUTE = "mkv_ascend_page_shape"
 _ID_BITS = 32

@@ -20,8 +20,8 @@ from mkv_ascend.adapters.common.kv_cache.layer_facts import (
 )
 from mkv_ascend.adapters.common.kv_cache.page_shapes import page_shapes_of
 from mkv_ascend.layout import planning
-from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.component import LayoutError
+from mkv_ascend.layout.plan import BoundPlan
 from mkv_ascend.layout.recipes import layout_of
 from mkv_ascend.layout.report_text import served_text
 

@@ -23,8 +23,8 @@ from vllm.v1.kv_cache_interface import (
 from mkv_ascend.adapters.common.kv_cache import kv_groups
 from mkv_ascend.adapters.common.kv_cache.layer_facts import first_form, tie, tied_facts
 from mkv_ascend.adapters.common.options import options_of
-from mkv_ascend.layout.building import LayerFacts
 from mkv_ascend.layout.planning import PlanInputs
+from mkv_ascend.layout.recipes import LayerFacts
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -20,7 +20,7 @@ from mkv_ascend.adapters.common.kv_cache import engine_planning, kv_groups, plan
 from mkv_ascend.adapters.common.kv_cache.page_blocks import share_pages
 from mkv_ascend.adapters.common.kv_cache.page_shapes import with_page_shapes
 from mkv_ascend.adapters.patching import patch
-from mkv_ascend.layout.admission import NULL_BLOCKS
+from mkv_ascend.layout.grouping import NULL_BLOCKS
 from mkv_ascend.rules.kv_cache import SIMPLE_OFFLOAD, ConnectorError, of_states
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from mkv_ascend.adapters.patching import record, replaced
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
     why_not_planned_groups,
 )
-from mkv_ascend.layout.bound import BoundPlan
 from mkv_ascend.layout.materialize import Materialized, materialize
+from mkv_ascend.layout.plan import BoundPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -28,7 +28,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.left_alone import (
     refuse_drafts_left_alone,
     why_not_planned,
 )
-from mkv_ascend.layout.page_shape import are_blocks
+from mkv_ascend.layout.component import are_blocks
 from mkv_ascend.rules.kv_cache import SIMPLE_OFFLOAD, ConnectorError, of_groups
 
 if TYPE_CHECKING:
