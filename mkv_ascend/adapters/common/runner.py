@@ -25,7 +25,6 @@ from mkv_ascend.adapters.common import runner_records as records
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of, create_proposer
 from mkv_ascend.adapters.common.drafting.records import PROPOSALS
-from mkv_ascend.adapters.common.judge import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer, prepare_blocks
 from mkv_ascend.adapters.common.kv_cache.page_shapes import planes_of_groups
 from mkv_ascend.adapters.common.kv_cache.planned_caches import (
@@ -119,11 +118,6 @@ class MkvModelRunner(NPUModelRunner):
         unfilled.refuse(self.vllm_config, getattr(self, "drafter", None))
         replaced_weights.warn(self, getattr(self, "drafter", None))
         drop_rows_of_other_sizes()
-        all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
-        drafts = self.draft_layers()
-        recurrent_refusals.refuse(
-            self.vllm_config, {name: all_layers[name] for name in all_layers if name not in drafts}
-        )
         layers.check_options(self.vllm_config)
         # vllm-ascend asks only the target's backend. The lengths on the host must be exact if any
         # layer's builder reads them, even a layer of the draft.

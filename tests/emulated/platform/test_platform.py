@@ -218,7 +218,6 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     monkeypatch.setattr(shared_runner, "get_layers_from_vllm_config", lambda config, kind: {})
     monkeypatch.setattr(MkvModelRunner, "draft_layers", lambda self: {})
     monkeypatch.setattr(shared_runner, "HOST", dataclasses.replace(shared_runner.HOST, loaded=None))
-    monkeypatch.setattr(shared_runner.recurrent_refusals, "refuse", lambda config, chosen: None)
     runner = object.__new__(MkvModelRunner)
     runner.vllm_config = SimpleNamespace(speculative_config=None)
     runner.device, runner.use_compress = None, False

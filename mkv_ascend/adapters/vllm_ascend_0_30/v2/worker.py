@@ -8,8 +8,6 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from vllm.config import get_layers_from_vllm_config
-from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.worker.gpu import attn_utils
 from vllm_ascend.worker.worker import NPUWorker
@@ -26,7 +24,6 @@ from mkv_ascend.adapters.common import (
 from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.failed_ranks import ending_unheard
-from mkv_ascend.adapters.common.judge import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import prepare_blocks
 from mkv_ascend.adapters.common.patches import expert_groups, gdn_rows
 from mkv_ascend.adapters.common.patches.auxiliary_states import make_room_for_mtp
@@ -158,11 +155,6 @@ class MkvWorkerV2(NPUWorker):
         if self.vllm_config.lora_config is not None:
             self.model_runner.lora_state = AdaptersOfRows(self.model_runner.req_states)
         drop_rows_of_other_sizes()
-        every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
-        drafts = self._draft_layers()
-        recurrent_refusals.refuse(
-            self.vllm_config, {name: every[name] for name in every if name not in drafts}
-        )
         layers.check_options(self.vllm_config)
 
     def _serve_on_stages(self) -> None:
