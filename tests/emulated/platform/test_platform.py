@@ -25,11 +25,7 @@ from vllm_ascend.platform import NPUPlatform
 from mkv_ascend.adapters import patching
 from mkv_ascend.adapters.common import runner as shared_runner
 from mkv_ascend.adapters.common.attention import layers
-from mkv_ascend.adapters.common.judge import (
-    early_check,
-    front_check,
-    installed_processors,
-)
+from mkv_ascend.adapters.common.judge import early_check, front_check
 from mkv_ascend.adapters.common.patches import (
     draft_architecture,
     expert_groups,
@@ -175,10 +171,10 @@ def test_each_model_runner_has_a_worker_of_ours(configure):
 def test_processors_of_installed_packages_are_told_beside_drafts(
     configure, monkeypatch, drafts, says
 ):
-    there = [importlib.metadata.EntryPoint("shout", "a.b:Shout", installed_processors.GROUP)]
-    monkeypatch.setattr(installed_processors, "entry_points", lambda group: there)
+    there = [importlib.metadata.EntryPoint("shout", "a.b:Shout", early_check.PROCESSORS)]
+    monkeypatch.setattr(early_check, "entry_points", lambda group: there)
     told = []
-    monkeypatch.setattr(installed_processors.logger, "warning", lambda *words: told.append(words))
+    monkeypatch.setattr(early_check.logger, "warning", lambda *words: told.append(words))
     configure(STOCK_WORKER, drafts=drafts)
     assert [words[1] for words in told] == ["shout"] * says
 

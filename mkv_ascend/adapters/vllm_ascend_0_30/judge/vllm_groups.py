@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's own grouping of layers (``common/judge/vllm_groups.py``), on this host."""
+"""vLLM's own grouping of layers (``common/judge/building.py``), on this host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from mkv_ascend.adapters.common.judge import vllm_groups
+from mkv_ascend.adapters.common.judge import building
 
 __all__ = ["block_bytes", "complete", "group_specs"]
 
@@ -40,4 +40,4 @@ def block_bytes(groups: list[Any]) -> tuple[int, int]:
 
 def group_specs(*args: Any) -> dict[str, Any]:
     """The same for vLLM's own specs; see the shared function."""
-    return vllm_groups.group_specs(sys.modules[__name__], *args)
+    return building.group_specs(sys.modules[__name__], *args)
