@@ -34,7 +34,7 @@ setup: ## virtual environment, requirements, vLLM, vllm-ascend, native parts
 	@$(PYTHON) tools/bootstrap.py --host '$(HOST)'
 
 demo: setup ## serve a target with a draft on the emulated NPU, and compare every token
-	@$(BIN)/mkv-ascend demo $(addprefix --runner ,$(RUNNER))
+	@$(BIN)/python -m examples.demo $(addprefix --runner ,$(RUNNER))
 
 test: setup ## lint, type check, docs, unit tests, one engine of each kind on the emulated NPU
 	@$(CHECKS)

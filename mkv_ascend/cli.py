@@ -26,7 +26,6 @@ DESCRIPTION = "Any draft model for any target model on Ascend NPUs: a vLLM platf
 COMMANDS = {
     "advise": "mkv_ascend.commands.advise",
     "check": "mkv_ascend.commands.check",
-    "demo": "mkv_ascend.commands.demo",
     "doctor": "mkv_ascend.commands.doctor",
     "emulate": "mkv_ascend.commands.emulate",
     "schema": "mkv_ascend.commands.schema",
@@ -67,9 +66,6 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    if words[:1] == ["demo"]:
-        # It draws on the terminal.
-        return _run(words)
     out: Any = PlainStream(sys.stdout, is_for_people=False)
     err: Any = PlainStream(sys.stderr, is_for_people=True)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mkv_ascend.commands.demo_server import Server
+from examples.demo.server import Server
 from tests.support.adapters import RANK, make_adapter
 
 ADAPTED = ("self_attn.q_proj", "self_attn.o_proj")

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from mkv_ascend.commands.demo_server import Server, started, wait_until_healthy
+from examples.demo.server import Server, started, wait_until_healthy
 from reliability import client, load, served, traffic
 from reliability.client import Answer, Target
 from reliability.fault_cases import CLOCK, FULL, LOST, READER, SIGSTOP, SIGTERM, SPOILING, Case

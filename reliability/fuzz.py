@@ -28,7 +28,7 @@ from typing import Any
 
 import aiohttp
 
-from mkv_ascend.commands.demo_server import Server, started, wait_until_healthy
+from examples.demo.server import Server, started, wait_until_healthy
 from reliability import client, load, served, traffic
 from reliability.calls import Call, generate
 from reliability.client import Target

@@ -38,7 +38,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mkv_ascend.commands.demo_server import Server, started, wait_until_healthy
+from examples.demo.server import Server, started, wait_until_healthy
 from mkv_ascend.drafting.worth import LEAST, PROPOSALS
 from reliability import adapters, client, levels, served, traffic
 from reliability.client import ABORTED, ANSWERED, REFUSED, Answer, Target

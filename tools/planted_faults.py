@@ -40,7 +40,7 @@ from hosts import DEFAULT, HOSTS
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "planted_faults"
-COPIED = ("mkv_ascend", "tests", "tools", "benchmarks", "reliability", "docs", "csrc")
+COPIED = ("mkv_ascend", "tests", "tools", "benchmarks", "reliability", "examples", "docs", "csrc")
 """What tests read, and what is changed. All else of the clone is linked beside the copy."""
 LEFT_OUT = (".cache", ".git", "build")
 SECONDS = 600.0

@@ -158,6 +158,10 @@ REFUSED: dict[str, tuple[str, Facts]] = {
         "target-states",
         looked_up(target=model(JAMBA, recurrent=True)),
     ),
+    "drafts beside Kimi delta attention": (
+        "target-states",
+        looked_up(target=model({**LLAMA, "model_type": "kimi_linear"}, recurrent=True)),
+    ),
     "drafts beside states alone": ("target-states", looked_up(target=model(LFM2, alone=True))),
     "states of every block": (
         "kept-states",

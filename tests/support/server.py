@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mkv_ascend.commands.demo_server import START_SECONDS, Server, started, wait_until_healthy
+from examples.demo.server import START_SECONDS, Server, started, wait_until_healthy
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
 from mkv_ascend.adapters.common.drafting.target_parts import embeddings_of
-from mkv_ascend.adapters.common.judge.pipeline_scheduling import serves_drafts_in_stages
+from mkv_ascend.adapters.common.judge.early_check import serves_drafts_in_stages
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import record, replaced
 from mkv_ascend.drafting.stages import accepted_since

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vllm_ascend.platform import NPUPlatform
 
 from mkv_ascend.adapters.common import request_limits
-from mkv_ascend.adapters.common.judge import (
-    early_check,
-    facts_of_config,
-    front_check,
-    installed_processors,
-    pipeline_scheduling,
-)
+from mkv_ascend.adapters.common.judge import early_check, facts_of_config, front_check
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.common.patches import draft_architecture
 from mkv_ascend.adapters.installed import adapter
@@ -110,9 +104,9 @@ class MkvPlatform(NPUPlatform):
                     early_check.check(vllm_config, None if asked is None else asked.name)
                 except RefusedError as error:
                     refuse(error)
-            if pipeline_scheduling.must_go_step_by_step(vllm_config):
+            if early_check.must_go_step_by_step(vllm_config):
                 vllm_config.scheduler_config.async_scheduling = False
-            installed_processors.say_what_is_left_out(vllm_config)
+            early_check.say_what_is_left_out(vllm_config)
             collect_from_workers()
             parallel_config.worker_cls = worker
         elif parallel_config.worker_cls not in (worker, "auto"):

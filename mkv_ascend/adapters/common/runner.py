@@ -41,7 +41,6 @@ from mkv_ascend.adapters.common.graphs import (
     state_of,
     take_lengths_on_the_host,
 )
-from mkv_ascend.adapters.common.judge import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import PlannedBlockZeroer, prepare_blocks
 from mkv_ascend.adapters.common.kv_cache.page_shapes import planes_of_groups
 from mkv_ascend.adapters.common.kv_cache.planned_caches import (
@@ -115,11 +114,6 @@ class MkvModelRunner(NPUModelRunner):
         weights.refuse(self.vllm_config, getattr(self, "drafter", None))
         weights.warn(self, getattr(self, "drafter", None))
         drop_rows_of_other_sizes()
-        all_layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
-        drafts = self.draft_layers()
-        recurrent_refusals.refuse(
-            self.vllm_config, {name: all_layers[name] for name in all_layers if name not in drafts}
-        )
         layers.check_options(self.vllm_config)
         # vllm-ascend asks only the target's backend. The lengths on the host must be exact if any
         # layer's builder reads them, even a layer of the draft.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from mkv_ascend.adapters.common.judge import vllm_groups
+from mkv_ascend.adapters.common.judge import building
 from mkv_ascend.adapters.common.judge.answer import judge
 from mkv_ascend.adapters.questions import answer
 
@@ -30,7 +30,7 @@ def block_bytes(groups: list[Any]) -> tuple[int, int]:
 
 def group_specs(*args: Any) -> dict[str, Any]:
     """The same for vLLM's own specs; see the shared function."""
-    return vllm_groups.group_specs(sys.modules[__name__], *args)
+    return building.group_specs(sys.modules[__name__], *args)
 
 
 def prepare_grouping(config: Any, specs: Mapping[str, Any]) -> None:

@@ -129,7 +129,7 @@ def patches_of_the_front() -> Iterable[Patch]:
 
 def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
     """See ``HostAdapter``."""
-    from mkv_ascend.adapters.common.judge.pipeline_scheduling import (
+    from mkv_ascend.adapters.common.judge.early_check import (
         serves_drafts_in_stages,
     )
     from mkv_ascend.adapters.common.patches import acceptance_by_count

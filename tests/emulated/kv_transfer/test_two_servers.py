@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mkv_ascend.commands import demo_client
+from examples.demo import client as demo_client
 from tests.support.kv_transfer import transfer
 from tests.support.loop_judgement import NEW_TOKENS, decided_outputs, drafter_of
 from tests.support.marks import needs_float32

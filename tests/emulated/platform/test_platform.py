@@ -25,11 +25,7 @@ from vllm_ascend.platform import NPUPlatform
 from mkv_ascend.adapters import patching
 from mkv_ascend.adapters.common import runner as shared_runner
 from mkv_ascend.adapters.common.attention import layers
-from mkv_ascend.adapters.common.judge import (
-    early_check,
-    front_check,
-    installed_processors,
-)
+from mkv_ascend.adapters.common.judge import early_check, front_check
 from mkv_ascend.adapters.common.patches import draft_architecture, experts
 from mkv_ascend.adapters.common.platform import STOCK_WORKER, MkvPlatform
 from mkv_ascend.adapters.common.runner import MkvModelRunner
@@ -172,10 +168,10 @@ def test_each_model_runner_has_a_worker_of_ours(configure):
 def test_processors_of_installed_packages_are_told_beside_drafts(
     configure, monkeypatch, drafts, says
 ):
-    there = [importlib.metadata.EntryPoint("shout", "a.b:Shout", installed_processors.GROUP)]
-    monkeypatch.setattr(installed_processors, "entry_points", lambda group: there)
+    there = [importlib.metadata.EntryPoint("shout", "a.b:Shout", early_check.PROCESSORS)]
+    monkeypatch.setattr(early_check, "entry_points", lambda group: there)
     told = []
-    monkeypatch.setattr(installed_processors.logger, "warning", lambda *words: told.append(words))
+    monkeypatch.setattr(early_check.logger, "warning", lambda *words: told.append(words))
     configure(STOCK_WORKER, drafts=drafts)
     assert [words[1] for words in told] == ["shout"] * says
 
@@ -215,7 +211,6 @@ def test_host_lengths_are_kept_right_when_any_layer_reads_them(monkeypatch, buil
     monkeypatch.setattr(shared_runner, "get_layers_from_vllm_config", lambda config, kind: {})
     monkeypatch.setattr(MkvModelRunner, "draft_layers", lambda self: {})
     monkeypatch.setattr(shared_runner, "HOST", dataclasses.replace(shared_runner.HOST, loaded=None))
-    monkeypatch.setattr(shared_runner.recurrent_refusals, "refuse", lambda config, chosen: None)
     runner = object.__new__(MkvModelRunner)
     runner.vllm_config = SimpleNamespace(speculative_config=None)
     runner.device, runner.use_compress = None, False

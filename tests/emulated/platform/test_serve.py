@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mkv_ascend.commands import demo_client
+from examples.demo import client as demo_client
 from tests.support import engine, programs, prompts, reference
 from tests.support.pairs import assert_greedy
 from tests.support.server import complete, serve

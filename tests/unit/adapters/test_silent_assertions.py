@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from mkv_ascend.adapters.common.judge.front_check import of_error, words_of
-from mkv_ascend.adapters.common.judge.silent_assertions import assertion_of
+from mkv_ascend.adapters.common.judge.front_check import assertion_of, of_error, words_of
 from tests.support.silent_refusals import (
     Checked,
     refuse_all,

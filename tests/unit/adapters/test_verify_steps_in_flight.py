@@ -10,7 +10,7 @@ import pytest
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.request import RequestStatus
 
-from mkv_ascend.adapters.common.judge.pipeline_scheduling import (
+from mkv_ascend.adapters.common.judge.early_check import (
     must_go_step_by_step,
     serves_drafts_in_stages,
 )

@@ -123,7 +123,6 @@ ONE_LINE = {
         ("--", "vllm", "serve", str(MODEL)),
         "found vllm missing and vllm-ascend missing",
     ),
-    "demo": ((), "`pip install ./emulated_npu`"),
     "emulate": (("--", "true"), "`pip install ./emulated_npu`"),
 }
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mkv_ascend.commands.demo_server import ServerFailedError, reserved_port
+from examples.demo.server import ServerFailedError, reserved_port
 from tests.support.server import serve
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two small trained models to serve on the emulated NPU, such as ``mkv-ascend demo`` does.
+"""Two small trained models to serve on the emulated NPU, such as ``examples/demo`` does.
 
 They tell short stories of a closed little world (``stories``), so their output reads as English and
 anybody can judge it. The target is of DeepSeek-V2's kind (MLA, experts), the draft of Gemma 3's

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_jsonable_python
 
 from mkv_ascend import host_versions
+from mkv_ascend.adapters.common.judge.front_check import BuildError, of_error, of_host, of_layout
 from mkv_ascend.adapters.refusal import StartUpRefused, stand_for_command
 from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.layout.component import LayoutError
@@ -36,9 +37,9 @@ def judge(question: Mapping[str, Any], host: JudgingHost) -> dict[str, Any]:
     """
     import vllm_ascend.ops  # noqa: F401  First of vllm_ascend, or its imports go in a circle.
 
-    from mkv_ascend.adapters.common.judge import command, devices
+    from mkv_ascend.adapters.common.judge import command, facts_of_config
 
-    devices.judge_for(_device(question["device"], devices.devices()))
+    facts_of_config.judge_for(_device(question["device"], facts_of_config.devices()))
     command.look_at_classes_in_copies()
     try:
         make = command.configuration_of(question)
@@ -68,7 +69,6 @@ def _device(given: Mapping[str, Any], here: DeviceFacts) -> DeviceFacts:
 def _configured(make: Callable[[], VllmConfig]) -> tuple[VllmConfig, Facts]:
     """vLLM's configuration and its facts. Raises RefusedError, with a host's words as well."""
     from mkv_ascend.adapters.common.judge.facts_of_config import facts_of
-    from mkv_ascend.adapters.common.judge.front_check import of_error, of_host
 
     stand_for_command()
     try:
@@ -91,7 +91,6 @@ def _answered(
     config: VllmConfig, facts: Facts, host: JudgingHost, question: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What is served. Raises RefusedError for what only layers and memory tell."""
-    from mkv_ascend.adapters.common.judge.build_failures import BuildError
     from mkv_ascend.adapters.common.judge.building import Asked, build
 
     asked = Asked(question["plan"], question.get("works", False))
@@ -161,12 +160,11 @@ def _planned(built: Built, memory: Memory) -> ServingPlan | None:
     try:
         return plan(replace(built.inputs, memory_bytes=memory.expected))
     except (GroupingError, LayoutError) as error:
-        possible, change = "docs/configuration.md, layout", "change the options of layout"
-        raise RefusedError([Refusal("layout", str(error), possible, change)]) from None
+        raise RefusedError([of_layout(error)]) from None
 
 
 def _memory(config: VllmConfig, facts: Facts, built: Built) -> Memory:
-    from mkv_ascend.adapters.common.judge.weights import activation_bytes
+    from mkv_ascend.adapters.common.judge.model_work import activation_bytes
 
     cache, (target, draft) = config.cache_config, built.weights
     return Memory(

@@ -8,18 +8,20 @@ once: each stage of a pipeline has one of its own.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mkv_ascend import host_versions
-from mkv_ascend.adapters.common.judge.build_failures import BuildError, failed
-from mkv_ascend.adapters.common.judge.model_work import UntoldError, works_of
-from mkv_ascend.adapters.common.judge.weights import weight_bytes
+from mkv_ascend.adapters.common.judge.front_check import BuildError, failed
+from mkv_ascend.adapters.common.judge.model_work import UntoldError, weight_bytes, works_of
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.advice.work import Works
 from mkv_ascend.child_process import in_a_copy
@@ -84,20 +86,20 @@ def build(config: VllmConfig, host: JudgingHost, asked: Asked) -> list[Built]:
 
 def _in_a_process(build_stage: Callable[[], Built]) -> Built:
     """What a copy of this process builds: groups and layers of a process cannot be taken back."""
+
+    def built_or_failed() -> Built | BuildError:
+        try:
+            return build_stage()
+        except BaseException as error:  # Whatever they raise is the answer.
+            return failed(error)
+
     try:
-        found = in_a_copy(functools.partial(_built_or_failed, build_stage))
+        found = in_a_copy(built_or_failed)
     except EOFError:
         raise BuildError("the process that builds the models ended") from None
     if isinstance(found, BuildError):
         raise found
     return found
-
-
-def _built_or_failed(build_stage: Callable[[], Built]) -> Built | BuildError:
-    try:
-        return build_stage()
-    except BaseException as error:  # Whatever they raise is the answer.
-        return failed(error)
 
 
 def _stage(config: VllmConfig, host: JudgingHost, stage: int, asked: Asked) -> Built:
@@ -124,8 +126,9 @@ def _stage(config: VllmConfig, host: JudgingHost, stage: int, asked: Asked) -> B
     if asked.grouping:
         encoder = config.scheduler_config.max_num_encoder_input_tokens
         drafted = config.num_speculative_tokens if speculative else 0
-        stock = host.group_specs(
-            copy.deepcopy(specs), config.model_config.max_model_len, 1 + drafted, encoder
+        length = config.model_config.max_model_len
+        stock = OtherGrouping(
+            **host.group_specs(copy.deepcopy(specs), length, 1 + drafted, encoder)
         )
     # As in an engine core, whose functions are replaced when specs are registered.
     register_all_kvcache_specs(config)
@@ -134,21 +137,14 @@ def _stage(config: VllmConfig, host: JudgingHost, stage: int, asked: Asked) -> B
     inputs = planned_groups.inputs_of(config, specs, groups)
     layers = tuple(replace(layer, backend=backends[layer.layout.layer]) for layer in inputs.layers)
     inputs = replace(inputs, layers=layers)
-    works, untold = None, ""
-    if asked.works:
-        try:
-            works = works_of(config, inputs, runner, draft)
-        except UntoldError as error:
-            untold = str(error)
-    return Built(
-        inputs,
-        "",
-        weights,
-        tuple(sorted(runner.shared_kv_cache_layers.items())),
-        None if stock is None else OtherGrouping(**stock),
-        works,
-        untold,
-    )
+    shared = tuple(sorted(runner.shared_kv_cache_layers.items()))
+    built = Built(inputs, "", weights, shared, stock)
+    if not asked.works:
+        return built
+    try:
+        return replace(built, works=works_of(config, inputs, runner, draft))
+    except UntoldError as error:
+        return replace(built, untold=str(error))
 
 
 def _refuse_untold_tokens(config: VllmConfig, draft: Any) -> None:
@@ -157,17 +153,14 @@ def _refuse_untold_tokens(config: VllmConfig, draft: Any) -> None:
     if draft is None or not asked or not getattr(config, "use_v2_model_runner", False):
         return
     if not hasattr(draft, "get_top_tokens"):
-        raise RefusedError(
-            [
-                Refusal(
-                    "draft-option",
-                    "use_local_argmax_reduction is set, and the draft's class "
-                    f"{type(draft).__name__} has no get_top_tokens in {host_versions.vllm()}",
-                    "drafts whose class says its likeliest tokens",
-                    "leave use_local_argmax_reduction out",
-                )
-            ]
+        refusal = Refusal(
+            "draft-option",
+            "use_local_argmax_reduction is set, and the draft's class "
+            f"{type(draft).__name__} has no get_top_tokens in {host_versions.vllm()}",
+            "drafts whose class says its likeliest tokens",
+            "leave use_local_argmax_reduction out",
         )
+        raise RefusedError([refusal])
 
 
 def _backends(config: VllmConfig, runner: Any) -> dict[str, str]:
@@ -251,10 +244,7 @@ def _runner_with_models(config: VllmConfig) -> Any:
     from mkv_ascend.adapters.common.runner import MkvModelRunner
 
     get_model_loader(config.load_config)  # An engine meets an unknown --load-format here.
-    _rotary_tables_where_needed()
-    _keep_tables_off_the_device()
-    _copy_nothing_without_memory()
-    _find_experts_by_numbers()
+    _compute_tables_where_needed()
     with set_current_vllm_config(config):
         runner = MkvModelRunner(config, torch.device("npu:0"))
         runner.model = _on_meta(vllm_config=config)
@@ -291,9 +281,17 @@ def _replace_everywhere(original: Any, replacement: Any) -> None:
             vars(module)[name] = replacement
 
 
-def _copy_nothing_without_memory() -> None:
-    """Layers with experts put counters on the device when they are made (0.30.0rc2)."""
+def _compute_tables_where_needed() -> None:
+    """What layers compute when they are made, where that needs memory, and no tables besides.
+
+    Some rotary tables are computed, maps of experts are looked through, and counters of experts are
+    put on the device (0.30.0rc2). DeepSeek-V4's rotary tables would have 4 GiB there.
+    """
     import torch
+    from vllm.model_executor.layers.fused_moe.expert_map_manager import determine_expert_map
+    from vllm.model_executor.layers.rotary_embedding import get_rope
+    from vllm_ascend.eplb.core.eplb_utils import init_eplb_config
+    from vllm_ascend.ops import rope_dsv4
 
     tensors: Any = torch.Tensor
     put = tensors.npu
@@ -303,41 +301,70 @@ def _copy_nothing_without_memory() -> None:
         return tensor if tensor.is_meta else put(tensor, *args, **options)
 
     tensors.npu = put_what_is_there
-
-
-def _rotary_tables_where_needed() -> None:
-    """Some rotary tables are computed when a model is made: those need memory."""
-    import torch
-    from vllm.model_executor.layers.rotary_embedding import get_rope
-
-    @functools.wraps(get_rope)
-    def with_memory(*args: Any, **options: Any) -> Any:
-        try:
-            return get_rope(*args, **options)
-        except RuntimeError:  # A table without memory is copied, or meets one that has some.
-            with torch.device("cpu"):
-                return get_rope(*args, **options)
-
-    _replace_everywhere(get_rope, with_memory)
-
-
-def _find_experts_by_numbers() -> None:
-    """Maps of experts are looked through when a layer is made: those need memory."""
-    import torch
-    from vllm.model_executor.layers.fused_moe.expert_map_manager import determine_expert_map
-    from vllm_ascend.eplb.core.eplb_utils import init_eplb_config
-
-    for function in (determine_expert_map, init_eplb_config):
+    rope_dsv4.current_platform = SimpleNamespace(device_type="meta")
+    for function in (get_rope, determine_expert_map, init_eplb_config):
 
         def with_memory(*args: Any, function: Any = function, **options: Any) -> Any:
+            # A table without memory is copied, or meets one that has some.
+            with contextlib.suppress(RuntimeError):
+                if function is get_rope:
+                    return function(*args, **options)
             with torch.device("cpu"):
                 return function(*args, **options)
 
         _replace_everywhere(function, functools.wraps(function)(with_memory))
 
 
-def _keep_tables_off_the_device() -> None:
-    """DeepSeek-V4's rotary tables would have 4 GiB, on the platform's device."""
-    from vllm_ascend.ops import rope_dsv4
+class GroupingHost(Protocol):
+    """What differs between hosts: the module of an adapter, which has these functions."""
 
-    rope_dsv4.current_platform = SimpleNamespace(device_type="meta")
+    def complete(self, config: Any) -> None:
+        """Add what this vLLM reads besides to the few fields of its configuration."""
+
+    def block_bytes(self, groups: list[Any]) -> tuple[int, int]:
+        """Bytes of one block id: as vLLM counts them, and as they are kept."""
+
+
+def group_specs(
+    host: GroupingHost,
+    specs: dict[str, Any],
+    tokens: int,
+    tokens_per_step: int,
+    encoder_tokens: int = 0,
+) -> dict[str, Any]:
+    """vLLM's own grouping of its own specs, by its own functions with vllm-ascend's patches.
+
+    For a plan that is shown, beside ours. Plugins' functions are not installed yet when it is
+    asked.
+    """
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
+
+    # The few fields that vLLM's grouping and its memory estimate read.
+    config: Any = SimpleNamespace(
+        max_concurrent_batches=1,
+        model_config=SimpleNamespace(max_model_len=tokens),
+        # No worker of ours: the functions of mkv_ascend are not installed.
+        parallel_config=SimpleNamespace(
+            worker_cls="", decode_context_parallel_size=1, prefill_context_parallel_size=1
+        ),
+        scheduler_config=SimpleNamespace(
+            disable_hybrid_kv_cache_manager=False,
+            max_num_batched_tokens=tokens_per_step,
+            max_num_encoder_input_tokens=encoder_tokens,
+        ),
+        cache_config=SimpleNamespace(mamba_cache_mode="none", num_gpu_blocks_override=None),
+        speculative_config=None,
+    )
+    host.complete(config)
+    register_all_kvcache_specs(config)
+    try:
+        groups = kv_cache_utils.get_kv_cache_groups(config, specs)
+    except (NotImplementedError, AssertionError, ValueError) as error:
+        # Some of vLLM's assertions have no message.
+        words = ": ".join(filter(None, (type(error).__name__, str(error))))
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return {"error": f"{words} ({Path(place.filename).name}:{place.lineno})"}
+    held: int = kv_cache_utils._max_memory_usage_bytes_from_groups(config, groups)
+    counted, kept = host.block_bytes(groups)
+    return {"groups": len(groups), "request_blocks": -(-held // counted), "block_bytes": kept}

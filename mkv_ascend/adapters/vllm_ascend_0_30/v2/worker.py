@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from vllm.config import get_layers_from_vllm_config
-from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.worker.gpu import attn_utils
 from vllm.v1.worker.gpu.lora_utils import LoraState
@@ -21,7 +19,6 @@ from mkv_ascend.adapters.common.attention import layers
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.failed_ranks import ending_unheard
 from mkv_ascend.adapters.common.graphs import take_lengths_on_the_host
-from mkv_ascend.adapters.common.judge import recurrent_refusals
 from mkv_ascend.adapters.common.kv_cache.block_zeroer import prepare_blocks
 from mkv_ascend.adapters.common.patches import experts, recurrent
 from mkv_ascend.adapters.common.patches.attention import drop_rows_of_other_sizes
@@ -218,11 +215,6 @@ class MkvWorkerV2(NPUWorker):
         if self.vllm_config.lora_config is not None:
             self.model_runner.lora_state = AdaptersOfRows(self.model_runner.req_states)
         drop_rows_of_other_sizes()
-        every = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase)
-        drafts = self._draft_layers()
-        recurrent_refusals.refuse(
-            self.vllm_config, {name: every[name] for name in every if name not in drafts}
-        )
         layers.check_options(self.vllm_config)
 
     def _serve_on_stages(self) -> None:

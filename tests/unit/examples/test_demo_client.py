@@ -6,7 +6,7 @@ import io
 import pytest
 from rich.console import Console
 
-from mkv_ascend.commands import demo_client
+from examples.demo import client as demo_client
 
 METRICS = {
     "vllm:spec_decode_num_drafts_total": 40.0,

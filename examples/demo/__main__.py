@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``mkv-ascend demo``: a target with a draft over HTTP, and the proof that no token changed."""
+"""What ``make demo`` runs: a target with a draft over HTTP, and the proof that no token changed."""
 
 from __future__ import annotations
 
@@ -15,24 +15,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from examples.demo import client
+from examples.demo.client import Completion
+from examples.demo.server import Server, ServerFailedError, started, wait_until_healthy
 from mkv_ascend.adapters.installed import installed_versions, version_problem
-from mkv_ascend.commands import demo_client, emulate
+from mkv_ascend.commands import emulate
 from mkv_ascend.commands.command_words import positive
-from mkv_ascend.commands.demo_client import Completion
-from mkv_ascend.commands.demo_server import (
-    Server,
-    ServerFailedError,
-    started,
-    wait_until_healthy,
-)
 from mkv_ascend.commands.host_process import RUNNER, ProcessError, runner_variables
 from mkv_ascend.envs import EnvironmentVariableError
 from mkv_ascend.host_versions import find_ascend
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-HELP = "serve a target with a draft, and compare every token with the target alone"
 
 DESCRIPTION = """\
 Starts `vllm serve` in its default mode, in which Dynamo traces the target and steps are replayed
@@ -58,9 +52,7 @@ TARGET, DRAFT = "story_target", "story_draft"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the options of ``mkv-ascend demo``."""
-    parser.description = DESCRIPTION
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    """Describe the options."""
     model_help = "a checkpoint directory, or an example model of the emulated NPU"
     parser.add_argument("--target", default=TARGET, help=f"{model_help} (%(default)s)")
     parser.add_argument("--draft", default=DRAFT, help=f"{model_help} (%(default)s)")
@@ -107,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the demo; returns 0 only if every token is the same with and without the draft."""
     # It brings the example models as well.
     if not emulate.is_installed():
-        print(f"mkv-ascend demo: {emulate.HOW_TO_INSTALL}", file=sys.stderr)
+        print(f"demo: {emulate.HOW_TO_INSTALL}", file=sys.stderr)
         return EXIT_FAILED
     from openai import OpenAIError
     from rich.console import Console
@@ -168,11 +160,11 @@ def _run(arguments: argparse.Namespace, console: Console, emulated: bool) -> int
             # There is memory for both, and so the second is ready when it is needed.
             second = start("target alone", alone)
         _wait(server, console)
-        console.print(demo_client.backend_table(server.call_workers("attention_layers")[0]))
+        console.print(client.backend_table(server.call_workers("attention_layers")[0]))
         with_draft = _complete(server, target, texts, arguments.max_tokens, console)
-        console.print(demo_client.acceptance_table(server.metrics()))
+        console.print(client.acceptance_table(server.metrics()))
         replays = server.call_workers("draft_replays")[0]
-        console.print(demo_client.replays_text(replays, server.metrics()))
+        console.print(client.replays_text(replays, server.metrics()))
         if not emulated:
             servers.close()
             second = start("target alone", alone)
@@ -262,7 +254,7 @@ def _complete(
         if console is not None:
             console.print(f"[bold]question {number}[/] {text}", highlight=False)
         completions.append(
-            demo_client.stream_answer(server.openai_address, str(model), text, max_tokens, console)
+            client.stream_answer(server.openai_address, str(model), text, max_tokens, console)
         )
         if console is not None:
             console.print()
@@ -298,3 +290,18 @@ def _replayed(replays: Mapping[str, Any], console: Console) -> int:
         "graphs"
     )
     return EXIT_NOT_SHOWN
+
+
+def main() -> int:
+    """Run the demo as the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.demo",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    return run(parser.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from emulated_npu.example_models import TARGET, example_model
-from mkv_ascend.commands import demo
+from examples.demo import __main__ as demo
+from examples.demo.client import Completion
 from mkv_ascend.commands.command_words import positive
-from mkv_ascend.commands.demo_client import Completion
 from tests.support import hosts
 
 
