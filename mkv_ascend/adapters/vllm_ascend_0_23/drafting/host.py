@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
-    from mkv_ascend.drafting.context_shares import ContextShares
-
 
 # A draft of vllm-ascend 0.23.0: ranks of tensor parallelism may share its rows and logits.
 
@@ -129,9 +127,6 @@ class RankedDraft(AscendDraft):
         return tokens if out is None else out.copy_(tokens)
 
 
-# How vllm-ascend 0.23.0 does what differs between hosts where drafts are run.
-
-
 class SparseSharing(SparseMLASharing):
     """Sparse MLA, whose builder also makes the metadata of the indexer."""
 
@@ -147,15 +142,15 @@ class Host:
     passes = PassesOfRunnerV1()
     captures_shares = False
     names_experts = True
+    new_graph = staticmethod(torch_npu.npu.NPUGraph)
+    plans_shares = staticmethod(plans_shares)
+    shares_of = staticmethod(shares_of)
+    splits_vocabulary = staticmethod(lmhead_tp_enable)
     own_methods: Mapping[str, OwnMethod] = MappingProxyType({})
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """None of our methods."""
         return False
-
-    def splits_vocabulary(self) -> bool:
-        """See ``DraftHost``."""
-        return bool(lmhead_tp_enable())
 
     @contextlib.contextmanager
     def building(self) -> Iterator[Callable[[nn.Module], None]]:
@@ -173,18 +168,6 @@ class Host:
         """See ``DraftHost``."""
         known = {**SHARING, AscendSFAMetadataBuilder: SparseSharing()}
         return find({**known, **sharing_of_shares(builder)}, builder)
-
-    def plans_shares(self, config: VllmConfig) -> bool:
-        """See ``DraftHost``."""
-        return plans_shares(config)
-
-    def shares_of(self, runner: Any) -> ContextShares | None:
-        """See ``DraftHost``."""
-        return shares_of(runner)
-
-    def new_graph(self) -> Any:
-        """See ``DraftHost``."""
-        return torch_npu.npu.NPUGraph()
 
     def updates(
         self,
