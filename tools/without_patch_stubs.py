@@ -186,7 +186,7 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.attention.layers:_bound_the_window": (
             f"{ATTENTION}:AscendAttentionBackendImpl.__init__",
         ),
-        f"{ADAPTER_0_30}.patches.mask_tokens:implementation=lambda base: base": (
+        f"{ADAPTER_0_30}.patches.attention:implementation=lambda base: base": (
             f"{ATTENTION}:AscendAttentionBackendImpl.forward_fused_infer_attention",
         ),
     },

@@ -124,8 +124,8 @@ FUSED_INFER_ATTENTION = BackendEntry(
     generations=_ATLAS_800,
     rank=10,
     # attention/attention_v1.py: learnable_sink of npu_fused_infer_attention_score_v2; only the
-    # owner of shared keys writes them (0.23.0: shared_keys.py of our adapter). alibi_slopes and
-    # logits_soft_cap are taken and not looked at, and other arguments are lost in **kwargs. The
+    # owner of shared keys writes them (0.23.0: patches/attention.py of our adapter). alibi_slopes
+    # and logits_soft_cap are taken and not looked at, and other arguments are lost in **kwargs. The
     # operator documents no soft cap, and no pse_shift with the layout TND.
     computes=frozenset({"sinks", "kv_sharing_target_layer_name"}),
     implementations_without=(

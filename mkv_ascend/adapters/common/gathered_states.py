@@ -53,8 +53,6 @@ def _is_of_a_variable(instruction: dis.Instruction) -> bool:
     return any(kind in instruction.opname for kind in ("_FAST", "_DEREF", "_CLOSURE"))
 
 
-# Hidden states that hooks gather from the decoder layers of one pipeline stage.
-#
 # Depth ``i`` is the input of layer ``i``; ``patches/auxiliary_states.py`` says who asks for them.
 
 HANDED_ON = "mkv_ascend_state_"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import DraftTokenIds
 
 
-# Drafts under pipeline parallelism: the draft is whole, on the last stage.
-#
 # * A model asks vLLM's group of pipeline ranks which of its layers it has. While the draft is built
 #   and run, that group is one stage (``whole``).
 # * First stages append the sampled token alone, not the accepted drafts before it. They are told

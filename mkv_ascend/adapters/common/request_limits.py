@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
 
 
-# What a request may ask for: the rest is refused with status 400 before it reaches a batch.
-#
 # Requests of a batch share tensors, so a number of one may reach the others, or end the engine
 # for all. And vllm-ascend's copies of vLLM's batch and samplers leave out some of what vLLM has.
 

@@ -15,7 +15,7 @@ from tests.support.operators.attention_reference import PagedCache, reference_at
 
 hosts.skip_module_unless("vllm_ascend_0_30", "vLLM 0.23.0 leaves windows of such a head out")
 
-symmetric_windows = hosts.module("patches.mask_tokens")
+symmetric_windows = hosts.module("patches.attention")
 
 HEADS, KEY_HEADS, SIZE, SCALE = 4, 2, 128, 0.1
 ROWS, LENGTHS = (6, 6, 6), (6, 40, 131)

@@ -113,7 +113,7 @@ def test_stock_writes_over_the_keys_of_the_owner():
         implementation, own, own, own, caches, metadata, own
     )
     if not caches[0][1, 2].eq(7).all():
-        pytest.fail("vllm-ascend leaves the owner's cache alone now: shared_keys.py can go")
+        pytest.fail("vllm-ascend leaves the owner's cache alone now: patches/attention.py need not")
 
 
 OWNER, OTHER, READER = "layers.0", "layers.1", "layers.2"

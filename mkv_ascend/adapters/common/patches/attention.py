@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention layers with heads of unlike sizes, and caches bound as a draft's layers take them."""
+"""Attention: heads of unlike sizes, caches bound as layers take them, numbers of chosen keys."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
+import torch
 from vllm.model_executor.layers.attention import Attention, MLAAttention
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 
@@ -128,3 +132,55 @@ def _bind(original: Any, runner: Any, *args: Any, **kwargs: Any) -> dict[str, An
         if isinstance(layer, OF_VLLM) and isinstance(layer.kv_cache, list):
             layer.kv_cache = cache
     return caches
+
+
+# How many keys a sparse layer chooses: its model's ``index_topk``.
+#
+# vllm-ascend always asks for 2048, whatever the model says; the published models say 2048. The
+# layer's indexer holds the number (``topk_tokens``).
+
+COUNT_OF_VLLM_ASCEND = 2048
+
+
+class _Counting:
+    """A namespace of operators whose indexers choose ``count`` keys; all else is as it is."""
+
+    def __init__(self, namespace: Any, count: int) -> None:
+        self._namespace, self._count = namespace, count
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._namespace, name)
+        if name in ("ops", "_C_ascend"):
+            return _Counting(found, self._count)
+        if not name.startswith("npu_lightning_indexer"):
+            return found
+        return lambda **given: found(**{**given, "sparse_count": self._count})
+
+
+@contextlib.contextmanager
+def choosing_keys(count: int, choose: Callable[..., Any]) -> Iterator[None]:
+    """Let the device's adaptor choose so many keys while the block runs.
+
+    Args:
+        choose: the method of the device's adaptor.
+
+    Raises:
+        NotImplementedError: on other generations, whose adaptors call other operators.
+    """
+    import torch_npu
+    from vllm_ascend.device.device_op import BaseDeviceAdaptor
+
+    if count == COUNT_OF_VLLM_ASCEND:
+        yield
+        return
+    if choose.__qualname__.partition(".")[0] != BaseDeviceAdaptor.__name__:
+        raise NotImplementedError(
+            f"index_topk is {count}; on this device generation layers choose "
+            f"{COUNT_OF_VLLM_ASCEND} keys. Use a model with that index_topk"
+        )
+    device_op = import_module(BaseDeviceAdaptor.__module__)
+    with (
+        replaced(device_op, "torch", _Counting(torch, count)),
+        replaced(device_op, "torch_npu", _Counting(torch_npu, count)),
+    ):
+        yield

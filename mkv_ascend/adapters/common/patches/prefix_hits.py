@@ -12,7 +12,7 @@ from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 
-from mkv_ascend.adapters.patching import record
+from mkv_ascend.adapters.patching import Patch, record
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -57,40 +57,51 @@ HITS = record(
 )
 
 
-def missing_blocks(manager: MambaManager, request: str) -> int:
+def missing_blocks(manager: MambaManager, request_id: str, *_: Any, **__: Any) -> int:
     """How many of a request's blocks it does not have; it has its own, from beginning to end."""
-    held = len(manager.req_to_blocks.get(request, ()))
+    held = len(manager.req_to_blocks.get(request_id, ()))
     return max(0, 1 + manager.num_speculative_blocks - held)
 
 
-def allocate_all(manager: MambaManager, request: str) -> list[Any]:
+def allocate_all(manager: MambaManager, request_id: str, *_: Any, **__: Any) -> list[Any]:
     """Allocate all of a request's blocks at its beginning; returns new ones."""
-    if not (missing := missing_blocks(manager, request)):
+    if not (missing := missing_blocks(manager, request_id)):
         return []
     blocks: list[Any] = manager.block_pool.get_new_blocks(missing)
-    manager.req_to_blocks[request].extend(blocks)
+    manager.req_to_blocks[request_id].extend(blocks)
     return blocks
 
 
-def sizes_of_others(
-    original: Any, manager: type[MambaManager], config: KVCacheConfig, vllm_config: Any
-) -> Any:
-    """Block sizes for hits, of the groups that have a say.
+def do_nothing(manager: MambaManager, *_: Any, **__: Any) -> None:
+    """Cache, free and take no block: a state is one request's to its end, and changes in place."""
 
-    Args:
-        original: vLLM's ``resolve_kv_cache_block_sizes``.
-        manager: the adapter's, of a draft's states.
-        config: the scheduler's groups; changed.
-        vllm_config: with the options of caches; changed.
-    """
-    KVCacheSpecRegistry.register(DraftRecurrentSpec, manager, MambaSpec)
-    cache = vllm_config.cache_config
-    if cache.enable_prefix_caching:
-        sizes = leave_hits_to_others(config)
-        if sizes:
-            # As the engine core has set it, of groups that have a say.
-            cache.block_size = min(sizes)
-    return original(config, vllm_config)
+
+OF_A_DRAFTS_STATES = {
+    "get_num_blocks_to_allocate": missing_blocks,
+    "allocate_new_blocks": allocate_all,
+    "cache_blocks": do_nothing,
+    "remove_skipped_blocks": do_nothing,
+}
+"""What the manager of a draft's recurrent group does otherwise on every host."""
+
+
+def block_sizes_beside(manager: type[MambaManager]) -> Patch:
+    """Register the host's ``manager`` of a draft's states, and leave hits to the other groups."""
+    made = Patch(HITS)
+
+    @made.also(target="vllm.v1.engine.core:resolve_kv_cache_block_sizes")
+    def sizes_of_others(original: Any, config: KVCacheConfig, vllm_config: Any) -> Any:
+        """Block sizes for hits, of the groups that have a say; changes groups and options."""
+        KVCacheSpecRegistry.register(DraftRecurrentSpec, manager, MambaSpec)
+        cache = vllm_config.cache_config
+        if cache.enable_prefix_caching:
+            sizes = leave_hits_to_others(config)
+            if sizes:
+                # As the engine core has set it, of groups that have a say.
+                cache.block_size = min(sizes)
+        return original(config, vllm_config)
+
+    return made
 
 
 def leave_hits_to_others(config: KVCacheConfig) -> list[int]:

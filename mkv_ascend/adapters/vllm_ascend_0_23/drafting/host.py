@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
-    from mkv_ascend.drafting.context_shares import ContextShares
-
 
 # A draft of vllm-ascend 0.23.0: ranks of tensor parallelism may share its rows and logits.
 
@@ -135,9 +133,6 @@ class RankedDraft(AscendDraft):
         return tokens if out is None else out.copy_(tokens)
 
 
-# How vllm-ascend 0.23.0 does what differs between hosts where drafts are run.
-
-
 class SparseMLAWithIndexer(SparseMLA):
     """Sparse MLA, whose builder also makes the metadata of the indexer."""
 
@@ -162,15 +157,15 @@ class Host:
     passes = PassesOfRunnerV1()
     captures_shares = False
     names_experts = True
+    new_graph = staticmethod(torch_npu.npu.NPUGraph)
+    plans_shares = staticmethod(plans_shares)
+    shares_of = staticmethod(shares_of)
+    splits_vocabulary = staticmethod(lmhead_tp_enable)
     own_methods: Mapping[str, OwnMethod] = MappingProxyType({})
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """None of our methods."""
         return False
-
-    def splits_vocabulary(self) -> bool:
-        """See ``DraftHost``."""
-        return bool(lmhead_tp_enable())
 
     @contextlib.contextmanager
     def building(self) -> Iterator[Callable[[nn.Module], None]]:
@@ -187,18 +182,6 @@ class Host:
     def backend_of(self, builder: Any, spec: Any, **of_draft: Any) -> Backend:
         """See ``DraftHost``."""
         return backend_of(BACKENDS_OF_THIS_HOST, builder, spec, **of_draft)
-
-    def plans_shares(self, config: VllmConfig) -> bool:
-        """See ``DraftHost``."""
-        return plans_shares(config)
-
-    def shares_of(self, runner: Any) -> ContextShares | None:
-        """See ``DraftHost``."""
-        return shares_of(runner)
-
-    def new_graph(self) -> Any:
-        """See ``DraftHost``."""
-        return torch_npu.npu.NPUGraph()
 
     def updates(
         self,

@@ -129,9 +129,12 @@ def our_groups(original: Any, config: VllmConfig, specs: dict[str, Any]) -> Any:
     return groups
 
 
-@our_groups.also(target="vllm.v1.engine.core:get_kv_cache_configs")
-def _get_kv_cache_configs(original: Any, *args: Any) -> Any:
-    return engine_planning.configs_of_workers(original, *args)
+our_groups.also(target="vllm.v1.engine.core:get_kv_cache_configs")(
+    engine_planning.configs_of_workers
+)
+our_groups.also(target="vllm.v1.core.kv_cache_utils:_pool_bytes_per_block")(
+    engine_planning.pool_bytes_per_block
+)
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:is_kv_cache_spec_uniform")
@@ -145,11 +148,6 @@ def is_kv_cache_spec_uniform(original: Any, kv_cache_spec: dict[str, Any]) -> bo
     sizes = {getattr(spec, "head_size_v", None) for spec in kv_cache_spec.values()}
     hidden = {isinstance(spec, HiddenStateCacheSpec) for spec in kv_cache_spec.values()}
     return max(len(sizes), len(hidden)) <= 1 and bool(original(kv_cache_spec))
-
-
-@our_groups.also(target="vllm.v1.core.kv_cache_utils:_pool_bytes_per_block")
-def _pool_bytes_per_block(original: Any, groups: Groups) -> int:
-    return engine_planning.pool_bytes_per_block(original, groups)
 
 
 @our_groups.also(target="vllm.v1.core.kv_cache_utils:get_kv_cache_config_from_groups")

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention: layers without keys of their own, and block sizes of sparse attention's builders."""
+"""Attention: layers without keys of their own, block sizes of builders, numbers of chosen keys."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from mkv_ascend.adapters.common.attention import backends, layers
-from mkv_ascend.adapters.patching import expect, record
+from mkv_ascend.adapters.common.patches.attention import choosing_keys
+from mkv_ascend.adapters.patching import expect, patch, record, wrap
 from mkv_ascend.layout.kind import Kind
 
 # Layers that attend to the cache of another layer and have no keys of their own.
@@ -98,11 +100,29 @@ OF_THE_GROUP = record(
 
 
 def install() -> None:
-    """Leave shared caches to their owners, and derive those builders, too. Idempotent."""
+    """Leave shared caches to their owners, derive those builders, and choose keys. Idempotent."""
+    import vllm_ascend.ops  # noqa: F401  (before the device's module, which imports it in a circle)
+    from vllm_ascend.device.device_op import DeviceOperator
+
     layers.also_change(leave_the_cache_to_its_owner)
     read_it_from_the_group()
+    for function in number_of_keys.functions.values():
+        wrap(DeviceOperator, "indexer_select_post_process", function)
 
 
 def read_it_from_the_group() -> None:
     """Derive those builders, too (``common/attention/group_blocks.py``)."""
     backends.builders_of_one_block_size.add(Kind.SPARSE_MLA)
+
+
+@patch(
+    name="number of keys that a sparse layer chooses",
+    target="vllm_ascend.device.device_op:BaseDeviceAdaptor.indexer_select_post_process",
+    reads=("vllm_ascend.device.device_op:DeviceOperator",),
+)
+def number_of_keys(
+    original: Callable[..., torch.Tensor], sfa_impl: Any, *arguments: Any
+) -> torch.Tensor:
+    """As many keys as the layer's indexer holds."""
+    with choosing_keys(sfa_impl.indexer.topk_tokens, original):
+        return original(sfa_impl, *arguments)

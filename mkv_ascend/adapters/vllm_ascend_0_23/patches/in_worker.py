@@ -14,7 +14,6 @@ from mkv_ascend.adapters.vllm_ascend_0_23.patches import (
     pipeline,
     quantized,
     recurrent,
-    sparse_counts,
     start_up,
     target_fixes,
 )
@@ -37,5 +36,5 @@ def apply() -> None:
     """Apply them. Idempotent."""
     for patch in PATCHES:
         patch.apply()
-    for feature in (attention, target_fixes, recurrent, quantized, sparse_counts):
+    for feature in (attention, target_fixes, recurrent, quantized):
         feature.install()

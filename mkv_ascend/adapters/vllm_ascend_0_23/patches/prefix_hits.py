@@ -6,11 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MambaSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 
+from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.common.patches import prefix_hits
 from mkv_ascend.adapters.common.patches.prefix_hits import hash_one_token_ahead, make_without_drops
-from mkv_ascend.adapters.patching import Patch, override, patch, record
+from mkv_ascend.adapters.patching import patch, record
 
 # Prefix hits of groups that keep all tokens and look different to the scheduler.
 #
@@ -87,57 +88,33 @@ BLOCKS = record(
 )
 
 
-class DraftRecurrentManager(MambaManager):
-    """The blocks of one recurrent group of a draft."""
-
-    @override(BLOCKS)
-    def get_num_blocks_to_allocate(self, request_id: str, *_: Any, **__: Any) -> int:
-        """Number of blocks that the request does not have yet."""
-        return prefix_hits.missing_blocks(self, request_id)
-
-    @override(BLOCKS)
-    def allocate_new_blocks(self, request_id: str, *_: Any, **__: Any) -> list[Any]:
-        """Allocate all of a request's blocks at its beginning."""
-        return prefix_hits.allocate_all(self, request_id)
-
-    @override(BLOCKS)
-    def cache_blocks(self, *_: Any, **__: Any) -> None:
-        """Cache no block; a state belongs to one request and changes in place."""
-
-    @override(BLOCKS)
-    def remove_skipped_blocks(self, *_: Any, **__: Any) -> None:
-        """All are needed to the end."""
-
-    @classmethod
-    @override(BLOCKS)
-    def find_longest_cache_hit(
-        cls,
-        block_hashes: Any,
-        max_length: int,
-        kv_cache_group_ids: list[int],
-        block_pool: Any,
-        kv_cache_spec: Any,
-        *_: Any,
-        **__: Any,
-    ) -> tuple[list[Any], ...]:
-        """Accept any hit of the other groups: null blocks up to ``max_length``."""
-        blocks = max_length // kv_cache_spec.block_size
-        return tuple([block_pool.null_block] * blocks for _ in kv_cache_group_ids)
-
-    @override(BLOCKS)
-    def allocate_new_computed_blocks(self, request_id: str, *_: Any, **__: Any) -> None:
-        """Take no block of a hit."""
+def _accept_any_hit(
+    cls: type[MambaManager],
+    block_hashes: Any,
+    max_length: int,
+    kv_cache_group_ids: list[int],
+    block_pool: Any,
+    kv_cache_spec: Any,
+    *_: Any,
+    **__: Any,
+) -> tuple[list[Any], ...]:
+    """Accept any hit of the other groups: null blocks up to ``max_length``."""
+    blocks = max_length // kv_cache_spec.block_size
+    return tuple([block_pool.null_block] * blocks for _ in kv_cache_group_ids)
 
 
-block_sizes_of_others = Patch(prefix_hits.HITS)
-
-
-@block_sizes_of_others.also(target="vllm.v1.engine.core:resolve_kv_cache_block_sizes")
-def _block_sizes(original: Any, kv_cache_config: KVCacheConfig, vllm_config: Any) -> Any:
-    """Block sizes for hits, of the groups that have a say."""
-    return prefix_hits.sizes_of_others(
-        original, DraftRecurrentManager, kv_cache_config, vllm_config
+block_sizes_of_others = prefix_hits.block_sizes_beside(
+    derive(
+        MambaManager,
+        "[draft]",
+        {
+            **prefix_hits.OF_A_DRAFTS_STATES,
+            "find_longest_cache_hit": classmethod(_accept_any_hit),
+            "allocate_new_computed_blocks": prefix_hits.do_nothing,
+        },
+        BLOCKS,
     )
+)
 
 
 # New blocks of attention that are zeroed because recurrent states may have been in them.

@@ -160,8 +160,6 @@ class PlannedCaches:
         return served_plan(self.plan, kv_cache_config, self._specs, self._config, backends)
 
 
-# The attention groups for which model runner V2 builds metadata in the target's pass.
-
 TARGET_GROUPS = record(
     name="metadata of the target's pass in model runner V2",
     target="vllm.v1.worker.gpu.model_runner:GPUModelRunner.execute_model",

@@ -123,9 +123,6 @@ def apply_patches() -> None:
         patch.apply()
 
 
-# MkvWorkerV2: the worker of vllm-ascend 0.30.0rc2 with model runner V2, and our patches.
-
-
 class MkvWorkerV2(NPUWorker):
     """One NPU's worker process with model runner V2, which stays vllm-ascend's own."""
 

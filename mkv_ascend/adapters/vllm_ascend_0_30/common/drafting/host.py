@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
-    from mkv_ascend.drafting.context_shares import ContextShares
-
 
 # A draft as vllm-ascend 0.30.0 runs it.
 
@@ -97,8 +95,6 @@ class Draft(AscendDraft):
                     lim_topk_compactors=self._proposer._lim_topk_compactors,
                 )
 
-
-# How vllm-ascend 0.30.0 does what differs between hosts where drafts are run.
 
 ASKED = "use_sequence_parallel_moe"
 
@@ -150,6 +146,9 @@ class Host:
     passes: PassContext = PassesOfRunnerV1()
     captures_shares = True
     names_experts = False
+    new_graph = DraftGraph
+    shares_of = staticmethod(shares_of)
+    splits_vocabulary = staticmethod(lmhead_tp_enable)
     own_methods: Mapping[str, OwnMethod] = MappingProxyType(
         {"dspark": OwnMethod(DSparkProposer, MarkovFamily)}
     )
@@ -174,14 +173,6 @@ class Host:
         alone = config.parallel_config.prefill_context_parallel_size == 1
         return alone and keeps_all_indexer_keys(config) and not other
 
-    def shares_of(self, runner: Any) -> ContextShares | None:
-        """See ``DraftHost``."""
-        return shares_of(runner)
-
-    def splits_vocabulary(self) -> bool:
-        """See ``DraftHost``."""
-        return bool(lmhead_tp_enable())
-
     @contextlib.contextmanager
     def building(self) -> Iterator[Callable[[nn.Module], None]]:
         """See ``DraftHost``; there is no such state."""
@@ -193,10 +184,6 @@ class Host:
     def backend_of(self, builder: Any, spec: Any, **of_draft: Any) -> Backend:
         """See ``DraftHost``."""
         return backend_of(BACKENDS_OF_THIS_HOST, builder, spec, **of_draft)
-
-    def new_graph(self) -> DraftGraph:
-        """See ``DraftHost``."""
-        return DraftGraph()
 
     def updates(
         self,

@@ -69,9 +69,6 @@ def _corrected(spec: Any, layer: Any) -> Any:
     return spec if spec.head_size == size else replace(spec, head_size=size)
 
 
-# The specs of all layers as planning takes them, in either model runner.
-
-
 def planned_specs(
     config: VllmConfig, ask: Callable[[], dict[str, Any]], draft_layers: Collection[str]
 ) -> dict[str, Any]:

@@ -17,8 +17,6 @@ from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.host import Host, send_tokens_to_experts
 from mkv_ascend.drafting.draft import HiddenStates, Metadata, PassBatch
 
-# In what a draft's passes run on model runner V2.
-
 
 class PassesOfRunnerV2:
     """``PassContext`` of model runner V2."""
@@ -76,9 +74,6 @@ class PassesOfRunnerV2:
 
 
 PASSES = PassesOfRunnerV2()
-
-
-# A draft as model runner V2 runs it.
 
 
 class SpeculatorDraft(AscendDraft):

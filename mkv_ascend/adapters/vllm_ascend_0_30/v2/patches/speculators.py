@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-# Our speculators in model runner V2.
-
 OF_VLLM_ASCEND = "vllm_ascend.worker.v2.model_runner:init_speculator"
 
 

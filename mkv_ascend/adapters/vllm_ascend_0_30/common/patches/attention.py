@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of mask tokens: keys of accepted tokens, and windows to both sides."""
+"""Attention: keys and windows of drafts of mask tokens, and numbers of chosen keys."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from vllm_ascend.patch.worker import patch_qwen3_dflash  # noqa: F401
 from mkv_ascend.adapters.common.attention import backends
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.common.attention.records import WINDOW
+from mkv_ascend.adapters.common.patches.attention import choosing_keys
 from mkv_ascend.adapters.patching import patch, replaced
 
 # Keys of the accepted tokens, which a dflash draft caches, are rotated with and without Triton.
@@ -67,8 +68,9 @@ WORKSPACE = "mkv_ascend: windows of rows that see those behind them"
 
 
 def install() -> None:
-    """Rotate in place, and give layers of drafts with windows this implementation. Idempotent."""
+    """Apply the patches, and give layers of drafts with windows this implementation. Idempotent."""
     rotate_in_place.apply()
+    number_of_keys.apply()
     backends.WINDOWS_OF_DRAFTS["vllm_ascend.attention.attention_v1:AscendAttentionBackend"] = (
         implementation
     )
@@ -188,3 +190,21 @@ def _launch(
         },
         FIAV2ParamProvider(name),
     )
+
+
+@patch(
+    name="number of keys that a sparse layer chooses",
+    target="vllm_ascend.attention.indexer:AscendSFAIndexerBackend.forward",
+    reads=(
+        "vllm_ascend.attention.indexer:DeviceOperator",
+        "vllm_ascend.device.device_op:BaseDeviceAdaptor.indexer_select_post_process",
+    ),
+)
+def number_of_keys(original: Any, indexer: Any, *args: Any, **kwargs: Any) -> Any:
+    """As many keys as the indexer holds."""
+    # The indexer's module imports the device's, which imports it in a circle.
+    from vllm_ascend.attention import indexer as module
+
+    chooses = module.DeviceOperator.indexer_select_post_process
+    with choosing_keys(indexer.topk_tokens, chooses):
+        return original(indexer, *args, **kwargs)
