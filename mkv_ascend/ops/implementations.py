@@ -79,11 +79,11 @@ def for_cpu() -> Choice:
     asked = envs.OPS.get()
     if asked == REFERENCE:
         return Choice(REFERENCE, f"{envs.OPS.name} asks for it")
-    choice = _loaded(
-        asked, "with `pip install --no-build-isolation -e .` (needs g++ and cmake)", ""
-    )
+    choice = _loaded(asked, "with `pip install --no-build-isolation -e .` (needs g++ and cmake)")
     if choice.implementation == asked:
         logger.info("Custom ops: %s", choice)
+    else:
+        logger.warning("Custom ops run as torch references: %s", choice.reason)
     return choice
 
 
@@ -108,18 +108,21 @@ def for_npu() -> Choice | None:
             f"same kernels run themselves: set it to {NATIVE}, or unset it."
         )
     build = f"with CANN, in the sources of mkv_ascend: `{chips.BUILD_COMMAND}`"
-    choice = _loaded(ON_NPU, build, " on the NPU")
+    choice = _loaded(ON_NPU, build)
     if choice.implementation == ON_NPU:
         return replace(choice, reason=f"{choice.reason}, {_built_for_this_npu()}")
+    logger.warning("Custom ops run as torch references on the NPU: %s", choice.reason)
     return choice
 
 
-def _loaded(library: str, build: str, where: str) -> Choice:
-    """A library of kernels, or where none is asked for the references, with a warning.
+def _loaded(library: str, build: str) -> Choice:
+    """A library of kernels; the references where it is missing and no variable asks for one.
 
     Args:
-        build: how it is built.
-        where: for people, on what the references run then.
+        build: how it is built, for people.
+
+    Raises:
+        KernelsMissingError: ``MKV_ASCEND_OPS`` asks for kernels that there are not.
     """
     problem = _load_problem(library)
     if problem is None:
@@ -129,7 +132,6 @@ def _loaded(library: str, build: str, where: str) -> Choice:
             f"{envs.OPS.name} is {envs.OPS.get()}, but {problem}. Build the kernels {build}. Or "
             "unset the variable to run the torch reference."
         )
-    logger.warning("Custom ops run as torch references%s: %s", where, problem)
     return Choice(REFERENCE, problem)
 
 
