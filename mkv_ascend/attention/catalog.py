@@ -327,21 +327,8 @@ HIDDEN_STATE_CACHE = BackendEntry(
     takes_strides=True,
 )
 
-ASCEND_BACKENDS: tuple[BackendEntry, ...] = (
-    FUSED_INFER_ATTENTION,
-    FLASH_ATTENTION_3,
-    MLA,
-    SPARSE_MLA,
-    COMPRESSED_MLA,
-    FUSED_INFER_ATTENTION_310P,
-    GATED_DELTA_NET,
-    GATED_DELTA_NET_310P,
-    MAMBA_1,
-    MAMBA_2,
-    SHORT_CONVOLUTION,
-    LINEAR_ATTENTION,
-    HIDDEN_STATE_CACHE,
-)
+ASCEND_BACKENDS = tuple(one for one in tuple(globals().values()) if isinstance(one, BackendEntry))
+"""Those above."""
 
 for _entry in ASCEND_BACKENDS:
     register(_entry)

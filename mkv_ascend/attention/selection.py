@@ -114,17 +114,19 @@ def select_backend(
 ) -> Choice:
     """Choose the backend of one layer; SelectionError if none, or not the one asked for, can."""
     asked = asked_for(request, options)
-    if asked is None:
-        return _default(request, environment)
-    backend, chosen_by, detail = asked
-    reasons = compatibility.reasons_against(backend, request, environment)
-    if reasons:
-        raise SelectionError(
-            _refusal(request, environment, backend, detail, reasons)
-            + _advice(request, backend, chosen_by),
-            request,
-        )
-    return Choice(request, backend, chosen_by, detail)
+    if asked is not None:
+        backend, chosen_by, detail = asked
+        if reasons := compatibility.reasons_against(backend, request, environment):
+            problem = f"{backend.name}, asked for by {detail}, cannot serve it: "
+            remedy = _remedy(request, environment) + _advice(request, backend, chosen_by)
+            raise SelectionError(f"{problem}{'; '.join(reasons)}. {remedy}", request)
+        return Choice(request, backend, chosen_by, detail)
+    fitting = fitting_backends(request, environment)
+    if not fitting:
+        raise SelectionError(f"no backend can serve it. {_why_none(request, environment)}", request)
+    if environment.batch_invariant:
+        return Choice(request, fitting[0], ChosenBy.BATCH_INVARIANT, "VLLM_BATCH_INVARIANT")
+    return Choice(request, fitting[0], ChosenBy.DEFAULT, f"best for {request.kind}")
 
 
 def asked_for(
@@ -141,24 +143,29 @@ def asked_for(
     if request.layer_backend is not None:
         return _layer_backend(request, pattern)
     if pattern is not None:
-        name = dict(options.attention.layers)[pattern]
         detail = f"{NAMESPACE}.attention.layers[{pattern!r}]"
-        return catalog.find(name), ChosenBy.PATTERN, detail
+        return catalog.find(dict(options.attention.layers)[pattern]), ChosenBy.PATTERN, detail
+    theirs, spelled, theirs_exact = _vllm_option(request, options)
     role_options = options.role(request.role)
-    by_role = role_options.backend_of(request.kind)
-    if by_role is not None:
-        by_kind = role_options.every_kind is None
-        suffix = f".{request.kind}" if by_kind else ""
-        detail = f"{NAMESPACE}.attention.{request.role}{suffix}"
-        _require_no_other(request, options, catalog.find(by_role), detail, by_kind)
-        return catalog.find(by_role), ChosenBy.OPTION, detail
-    found = _vllm_option(request, options)
-    return None if found is None else (found[0], ChosenBy.VLLM_OPTION, found[1])
+    name = role_options.backend_of(request.kind)
+    if name is None:
+        return None if theirs is None else (theirs, ChosenBy.VLLM_OPTION, spelled)
+    exact = role_options.every_kind is None
+    suffix = f".{request.kind}" if exact else ""
+    detail = f"{NAMESPACE}.attention.{request.role}{suffix}"
+    # Theirs, where it is as exact as ours, must be the same.
+    if theirs is not None and theirs.name != name and (theirs_exact or not exact):
+        raise SelectionError(
+            f"{detail} asks for {name} and {spelled} for {theirs.name}{POSSIBLE}one of the two, or "
+            f"one backend in both{CHANGE}leave one out",
+            request,
+        )
+    return catalog.find(name), ChosenBy.OPTION, detail
 
 
 def _vllm_option(
     request: LayerRequest, options: SelectionOptions
-) -> tuple[BackendEntry, str, bool] | None:
+) -> tuple[BackendEntry | None, str, bool]:
     """What vLLM's own options name, how a user writes it, and whether it is for this kind alone."""
     kind = VLLM_KINDS.get(request.kind, "")
     name = dict(options.vllm_by_kind).get(kind)
@@ -167,25 +174,8 @@ def _vllm_option(
         return vllm_backend(name, request.role, spelled), f"{spelled} {name}", True
     name = options.vllm(request.role)
     if name is None:
-        return None
-    detail = f"{VLLM_OPTIONS[request.role]} {name}"
-    return vllm_backend(name, request.role), detail, False
-
-
-def _require_no_other(
-    request: LayerRequest, options: SelectionOptions, ours: BackendEntry, detail: str, exact: bool
-) -> None:
-    """Refuse a backend of ours for a role where vLLM's option, as exact as ours, names another."""
-    found = _vllm_option(request, options)
-    if found is None:
-        return
-    theirs, spelled, theirs_exact = found
-    if theirs.name != ours.name and (theirs_exact or not exact):
-        raise SelectionError(
-            f"{detail} asks for {ours.name} and {spelled} for {theirs.name}{POSSIBLE}one of the "
-            f"two, or one backend in both{CHANGE}leave one out",
-            request,
-        )
+        return None, "", False
+    return vllm_backend(name, request.role), f"{VLLM_OPTIONS[request.role]} {name}", False
 
 
 def _pattern_for(request: LayerRequest, layers: Sequence[tuple[str, str]]) -> str | None:
@@ -243,29 +233,10 @@ def vllm_backend(name: str, role: Role, spelled: str | None = None) -> BackendEn
         ) from error
 
 
-def _default(request: LayerRequest, environment: Environment) -> Choice:
-    fitting = fitting_backends(request, environment)
-    if not fitting:
-        raise SelectionError(f"no backend can serve it. {_why_none(request, environment)}", request)
-    if environment.batch_invariant:
-        return Choice(request, fitting[0], ChosenBy.BATCH_INVARIANT, "VLLM_BATCH_INVARIANT")
-    return Choice(request, fitting[0], ChosenBy.DEFAULT, f"best for {request.kind}")
-
-
-def _refusal(
-    request: LayerRequest,
-    environment: Environment,
-    backend: BackendEntry,
-    detail: str,
-    reasons: Sequence[str],
-) -> str:
-    fitting = fitting_backends(request, environment)
-    remedy = (
-        f"Backends that would fit: {', '.join(entry.name for entry in fitting)}"
-        if fitting
-        else f"No backend fits. {_why_none(request, environment)}"
-    )
-    return f"{backend.name}, asked for by {detail}, cannot serve it: {'; '.join(reasons)}. {remedy}"
+def _remedy(request: LayerRequest, environment: Environment) -> str:
+    if fitting := fitting_backends(request, environment):
+        return f"Backends that would fit: {', '.join(entry.name for entry in fitting)}"
+    return f"No backend fits. {_why_none(request, environment)}"
 
 
 def _advice(request: LayerRequest, backend: BackendEntry, chosen_by: ChosenBy) -> str:

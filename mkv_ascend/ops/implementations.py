@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +79,12 @@ def for_cpu() -> Choice:
     asked = envs.OPS.get()
     if asked == REFERENCE:
         return Choice(REFERENCE, f"{envs.OPS.name} asks for it")
-    problem = _load_problem(asked)
-    if problem is None:
-        choice = Choice(asked, LIBRARIES[asked].description)
+    choice = _loaded(asked, "with `pip install --no-build-isolation -e .` (needs g++ and cmake)")
+    if choice.implementation == asked:
         logger.info("Custom ops: %s", choice)
-        return choice
-    if envs.OPS.is_set():
-        raise KernelsMissingError(
-            f"{envs.OPS.name} is {asked}, but {problem}. Build the kernels with `pip install "
-            "--no-build-isolation -e .` (needs g++ and cmake), or unset the variable to run the "
-            "torch reference."
-        )
-    logger.warning("Custom ops run as torch references: %s", problem)
-    return Choice(REFERENCE, problem)
+    else:
+        logger.warning("Custom ops run as torch references: %s", choice.reason)
+    return choice
 
 
 @functools.lru_cache(maxsize=1)
@@ -114,16 +107,31 @@ def for_npu() -> Choice | None:
             f"{envs.OPS.name} is {asked}, which is for the CPU and the emulated NPU. On an NPU the "
             f"same kernels run themselves: set it to {NATIVE}, or unset it."
         )
-    problem = _load_problem(ON_NPU)
+    build = f"with CANN, in the sources of mkv_ascend: `{chips.BUILD_COMMAND}`"
+    choice = _loaded(ON_NPU, build)
+    if choice.implementation == ON_NPU:
+        return replace(choice, reason=f"{choice.reason}, {_built_for_this_npu()}")
+    logger.warning("Custom ops run as torch references on the NPU: %s", choice.reason)
+    return choice
+
+
+def _loaded(library: str, build: str) -> Choice:
+    """A library of kernels; the references where it is missing and no variable asks for one.
+
+    Args:
+        build: how it is built, for people.
+
+    Raises:
+        KernelsMissingError: ``MKV_ASCEND_OPS`` asks for kernels that there are not.
+    """
+    problem = _load_problem(library)
     if problem is None:
-        return Choice(ON_NPU, f"{LIBRARIES[ON_NPU].description}, {_built_for_this_npu()}")
+        return Choice(library, LIBRARIES[library].description)
     if envs.OPS.is_set():
         raise KernelsMissingError(
-            f"{envs.OPS.name} is {asked}, but {problem}. Build the kernels with CANN, in the "
-            f"sources of mkv_ascend: `{chips.BUILD_COMMAND}`. Or unset the variable to run the "
-            "torch reference."
+            f"{envs.OPS.name} is {envs.OPS.get()}, but {problem}. Build the kernels {build}. Or "
+            "unset the variable to run the torch reference."
         )
-    logger.warning("Custom ops run as torch references on the NPU: %s", problem)
     return Choice(REFERENCE, problem)
 
 

@@ -38,10 +38,10 @@ def drift_problem(installed: Mapping[str, str | None], source: HostSource) -> st
         for name, version in installed.items()
         for drift in drifts(recorded[name][public_version(version or "")], source)
     ]
-    return _drift_message(found) if found else None
+    return _drift_message(found, source) if found else None
 
 
-def _drift_message(found: list[Drift]) -> str:
+def _drift_message(found: list[Drift], source: HostSource) -> str:
     patches = sorted({patch for drift in found for patch in drift.patches})
     names = "; ".join(
         f"{drift.name} is {'gone' if drift.found is None else 'changed'}" for drift in found
@@ -50,14 +50,8 @@ def _drift_message(found: list[Drift]) -> str:
         f"the installed sources are not those that this release was tested with: {names}. "
         f"Patches that no longer fit: {', '.join(map(repr, patches))}. Reinstall vllm and "
         "vllm-ascend; in a clone of mkv_ascend `python tools/port_report.py --host "
-        f"{_folder()}` shows the difference"
+        f"{source.folders.get('vllm_ascend', 'FOLDER')}` shows the difference"
     )
-
-
-def _folder() -> str:
-    spec = importlib.util.find_spec("vllm_ascend")
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return str(Path(places[0]).parent) if places else "FOLDER"
 
 
 def installed_source() -> HostSource:
