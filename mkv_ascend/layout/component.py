@@ -61,8 +61,6 @@ class Storage(Word):
 
 
 class Container(Word):
-    """What a backend takes as its cache."""
-
     TUPLE = "tuple"
     LIST = "list"
     TENSOR = "tensor"
@@ -80,11 +78,9 @@ class PageShape:
 
     @property
     def blocks(self) -> int:
-        """Blocks in a page."""
         return self.per_stretch * self.stretches
 
     def pages(self, blocks: int) -> int:
-        """Least pages that hold so many blocks."""
         return -(-blocks // self.blocks)
 
     def share(self, blocks: int) -> float:
@@ -131,10 +127,6 @@ class TokenExtent:
                 f"tokens {self.tokens}, heads {self.heads}, dim {self.dim}: all must be positive"
             )
 
-    @property
-    def elements(self) -> int:
-        return self.tokens * self.heads * self.dim
-
 
 @dataclass(frozen=True)
 class StateExtent:
@@ -145,10 +137,6 @@ class StateExtent:
     def __post_init__(self) -> None:
         if not self.state_shape or min(self.state_shape) <= 0:
             raise LayoutError(f"state shape {self.state_shape}: all axes must be positive")
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.state_shape)
 
 
 @dataclass(frozen=True)
@@ -178,7 +166,7 @@ class Component:
     @property
     def bytes_per_block(self) -> int:
         """Bytes of one block of the manager, all replicas."""
-        return self.extent.elements * self.item_bytes * self.replicas
+        return math.prod(self.row_shape(None)) * self.item_bytes * self.replicas
 
     def rows_per_block(self, kernel_block: int | None) -> int:
         """Length of the tensor's first axis for one block of the manager."""

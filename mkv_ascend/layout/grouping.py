@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from mkv_ascend.layout.component import ONE_BLOCK, PageShape, counted_in
@@ -66,7 +65,6 @@ class Cost:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the pages that the request holds."""
         return self.pages * self.page_bytes
 
     @property
@@ -89,25 +87,24 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Grouping:
-    """The groups, and what they cost."""
-
+class Groups:
     groups: tuple[Group, ...]
-    cost: Cost
 
     @property
     def prefix_hit_tokens(self) -> int:
-        """Tokens that prefix hits are multiples of."""
-        return prefix_hit_tokens(self.groups)
+        """Prefix hits are multiples of this many tokens (vLLM's ``scheduler_block_size``).
+
+        A block of compressed keys stands for more tokens than it has rows. States have no say in it
+        where they are not cached by prefix.
+        """
+        return math.lcm(*(x.retention.tokens_of_block(x.block_size) for x in self.groups))
 
 
-def prefix_hit_tokens(groups: Iterable[Group]) -> int:
-    """Prefix hits are multiples of this many tokens (vLLM's ``scheduler_block_size``).
+@dataclass(frozen=True)
+class Grouping(Groups):
+    """The groups, and what they cost."""
 
-    A block of compressed keys stands for more tokens than it has rows. States have no say in it
-    where they are not cached by prefix.
-    """
-    return math.lcm(*(group.retention.tokens_of_block(group.block_size) for group in groups))
+    cost: Cost
 
 
 def blocks_needed(groups: tuple[Group, ...], request: Request) -> int:

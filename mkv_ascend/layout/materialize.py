@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from mkv_ascend.layout.component import Container
-from mkv_ascend.layout.plan import BUFFER_ALIGNMENT, BlockPlane, BoundPlan, TensorView
+from mkv_ascend.layout.plan import BUFFER_ALIGNMENT, BoundPlan, TensorView
 
 LayerCache = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
 
@@ -46,14 +46,9 @@ def materialize(bound: BoundPlan, device: torch.device) -> Materialized:
             caches[name] = tuple(tensors) if container is Container.TUPLE else tensors
     for alias, owner in bound.aliases:
         caches[alias] = caches[owner]
-
-    def bytes_of(plane: BlockPlane) -> torch.Tensor:
-        end = plane.offset_bytes + plane.block_bytes * plane.blocks
-        memory = raw[plane.buffer][plane.offset_bytes : end]
-        return memory.view(plane.blocks, plane.block_bytes)
-
-    planes = tuple(tuple(map(bytes_of, group)) for group in bound.block_planes())
-    return Materialized(caches, raw, planes)
+    planes = bound.block_planes()
+    views = tuple(tuple(_view(raw[view.buffer], view) for view in group) for group in planes)
+    return Materialized(caches, raw, views)
 
 
 def _allocate(size: int, alignment: int, device: torch.device) -> torch.Tensor:

@@ -21,7 +21,6 @@ fill, or a little longer.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -46,7 +45,7 @@ MOST_CHOICES = 48
 MOST_LONGER = 1 / 64
 """Share of a row by which it may be longer than its leading group needs."""
 ROUNDINGS = (1, 2, 6, 12, 60, 120, 840, 2520)
-"""Of how many units rows are tried to be a multiple."""
+"""Of how many units rows are tried to be a multiple: others fit there, too."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,10 @@ class Demand:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block in all components."""
         return sum(size * number for size, number in self.sizes)
 
     @property
     def needed_bytes(self) -> int:
-        """Bytes of the blocks of the request."""
         return self.blocks * self.block_bytes
 
 
@@ -150,7 +147,7 @@ def best_fit(demands: Sequence[Demand], limits: Limits, below: float = math.inf)
             starts.append((price, index, spans))
             reached = min(reached, price)
     best, chosen = below, None
-    for price, index, spans in heapq.nsmallest(MOST_STARTS, starts):
+    for price, index, spans in sorted(starts)[:MOST_STARTS]:
         if price > WORTH_STEPS * reached:
             break
         found_price, found = tried[index].descend(price, spans)
@@ -161,8 +158,12 @@ def best_fit(demands: Sequence[Demand], limits: Limits, below: float = math.inf)
 
 def _meetings(demands: Sequence[Demand]) -> list[tuple[int, ...]]:
     """Blocks to a stretch of each group: 1 for all, then for each width who can meet there."""
+    # At their sizes, and at common multiples of two of them and of the largest of each.
+    sizes = {size for demand in demands for size, _ in demand.sizes}
+    main = [max(demand.sizes, key=math.prod)[0] for demand in demands]
+    pairs = {math.lcm(*pair) for pair in itertools.combinations(sizes, 2)}
     seen = {(1,) * len(demands): None}
-    for width in _widths(demands):
+    for width in sorted(sizes | pairs | {math.lcm(*main)}):
         choices = [
             [width // size for size, _ in demand.sizes if width % size == 0] or [1]
             for demand in demands
@@ -173,14 +174,6 @@ def _meetings(demands: Sequence[Demand]) -> list[tuple[int, ...]]:
             if len(seen) >= MOST_CHOICES:
                 return list(seen)
     return list(seen)
-
-
-def _widths(demands: Sequence[Demand]) -> list[int]:
-    """Widths at which components meet: their sizes, and common multiples of the largest of each."""
-    sizes = {size for demand in demands for size, _ in demand.sizes}
-    main = [max(demand.sizes, key=math.prod)[0] for demand in demands]
-    pairs = {math.lcm(*pair) for pair in itertools.combinations(sizes, 2)}
-    return sorted(sizes | pairs | {math.lcm(*main)})
 
 
 def _least_held(first: list[int], load: float, second: list[int], other: float) -> float:
@@ -269,17 +262,16 @@ class _Stretches:
         """Stretches of each group that planes have room for."""
         return [min(counts[place] // number for place, number in parts) for parts in self.parts]
 
-    def _held(self, filled: list[int], page: int) -> float:
-        """Bytes that the request holds."""
-        return sum(map(float.__truediv__, self.loads, map(float, filled))) * page
+    def _cost(self, filled: list[int], page: int) -> tuple[float, float]:
+        """Bytes that the request holds with so many stretches of each group, and their price."""
+        held = sum(map(float.__truediv__, self.loads, map(float, filled))) * page
+        return held, self.limits.price(held, page, len(self.parts))
 
     def price(self, spans: list[int], largest_page: float) -> float:
         """The price of so many stretches, and of those that fit beside."""
         counts = self._counts(spans)
         page = self._page(counts)
-        if page > largest_page:
-            return math.inf
-        return self.limits.price(self._held(self._filled(counts), page), page, len(self.parts))
+        return math.inf if page > largest_page else self._cost(self._filled(counts), page)[1]
 
     def descend(self, price: float, spans: list[int]) -> tuple[float, list[int]]:
         """Change the stretches of one group at a time for as long as that lowers the price."""
@@ -299,14 +291,10 @@ class _Stretches:
     def fit(self, spans: list[int], filled: list[int] | None = None) -> Fit:
         """Planes and shapes for these stretches, with all that fit there or ``filled`` alone."""
         counts = self._counts(spans)
-        page, filled = self._page(counts), filled or self._filled(counts)
-        held = self._held(filled, page)
-        return Fit(
-            planes=tuple(zip(self.widths, counts, strict=True)),
-            shapes=tuple(map(PageShape, self.blocks, filled)),
-            held_bytes=held,
-            price=self.limits.price(held, page, len(self.parts)),
-        )
+        filled = filled or self._filled(counts)
+        planes = tuple(zip(self.widths, counts, strict=True))
+        shapes = tuple(map(PageShape, self.blocks, filled))
+        return Fit(planes, shapes, *self._cost(filled, self._page(counts)))
 
 
 def best_row(demands: Sequence[Demand], limits: Limits, below: float = math.inf) -> Fit | None:
@@ -332,7 +320,6 @@ def row_bytes(demands: Sequence[Demand], blocks: Sequence[int]) -> int:
 
 
 def _rows(demands: Sequence[Demand], limits: Limits) -> Iterator[tuple[int, ...]]:
-    """Blocks of each group in a row."""
     seen = {(1,) * len(demands)}
     yield from seen
     if limits.one_block:
@@ -343,17 +330,11 @@ def _rows(demands: Sequence[Demand], limits: Limits) -> Iterator[tuple[int, ...]
             least = leader.block_bytes * spans
             if spans > 1 and least > limits.largest_page:
                 break
-            for row in _rounded(least, unit):
+            for factor in ROUNDINGS:
+                row = -(-least // (unit * factor)) * unit * factor
+                if factor > 1 and row - least > least * MOST_LONGER:
+                    break
                 blocks = tuple(row // one.block_bytes for one in demands)
                 if min(blocks) and blocks not in seen:
                     seen.add(blocks)
                     yield blocks
-
-
-def _rounded(least: int, unit: int) -> Iterator[int]:
-    """Rows of at least so many bytes; other numbers of blocks fit in the longer ones."""
-    for factor in ROUNDINGS:
-        row = -(-least // (unit * factor)) * unit * factor
-        if factor > 1 and row - least > least * MOST_LONGER:
-            return
-        yield row

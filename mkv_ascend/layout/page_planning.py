@@ -1,18 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans pages that groups share: which layers are a group, and how pages are cut for each.
 
-Memory is N pages; a page is a stretch of every plane, and plane p, ``planes[p]`` bytes wide, lies
-at ``N * sum(planes[:p])``. A page has one group as its owner at a time. Each component of a group,
-``c`` bytes a block, is one contiguous tensor over ``stretches`` neighbouring planes of width
-``per_stretch * c``, and block ``(s * N + page) * per_stretch + j`` lies in ``page``. Components
-take planes of their width in the order of layers, from the first one on. The page of a layer that
-takes strides is one component. Packed pages share one row. The choice of widths, stretches and rows
-is in ``page_fitting``; here layers are sorted into groups.
-
-Layers that keep the same tokens are one group at first. Groups are then split, by sizes of
-components or in equal parts, for as long as a split lowers the price (``page_fitting.Limits``).
-A group with a window may get smaller blocks instead, which hold less beyond it, but not beside
-states.
+``pooling`` says what planes and stretches are, ``page_fitting`` chooses them, and rows; here layers
+are sorted into groups. Layers that keep the same tokens are one group at first. Groups are then
+split, by sizes of components or in equal parts, for as long as a split lowers the price
+(``page_fitting.Limits``). A group with a window may get smaller blocks instead, which hold less
+beyond it, but not beside states.
 """
 
 from __future__ import annotations
@@ -23,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mkv_ascend.layout.grouping import Group, GroupingError, prefix_hit_tokens
+from mkv_ascend.layout.grouping import Group, GroupingError, Groups
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.page_fitting import (
     PRICE_OF_A_GROUP,
@@ -57,19 +50,14 @@ BY_SIZES = 0
 
 
 @dataclass(frozen=True)
-class PagePlan:
+class PagePlan(Groups):
     """``planes``: bytes of each plane in one page, ascending."""
 
     planes: tuple[int, ...]
-    groups: tuple[Group, ...]
 
     @property
     def page_bytes(self) -> int:
         return sum(self.planes)
-
-    @property
-    def prefix_hit_tokens(self) -> int:
-        return prefix_hit_tokens(self.groups)
 
     @property
     def held_bytes(self) -> float:
@@ -87,20 +75,18 @@ class _Part:
     @cached_property
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """Bytes of a component in one block, and how many there are, ascending."""
-        found = Counter(
-            size for need in self.layers for size in need.sizes_in_planes(self.block_size)
-        )
-        if self.layers[0].is_packed:
-            return ((sum(size * number for size, number in found.items()), 1),)
-        return tuple(sorted(found.items()))
+        sizes = [size for need in self.layers for size in need.sizes_in_planes(self.block_size)]
+        return ((sum(sizes), 1),) if self.unit else tuple(sorted(Counter(sizes).items()))
+
+    @cached_property
+    def unit(self) -> int:
+        """Bytes that a block of packed pages is a multiple of; 0 for others."""
+        is_packed = self.layers[0].is_packed
+        return math.lcm(*(x.row_unit(self.block_size) for x in self.layers)) if is_packed else 0
 
     def demand(self, request: Request) -> Demand:
-        """The part as the fit sees it."""
-        unit = 0
-        if self.layers[0].is_packed:
-            unit = math.lcm(*(need.row_unit(self.block_size) for need in self.layers))
         blocks = self.layers[0].retention.blocks(self.block_size, request)
-        return Demand(self.sizes, blocks, unit)
+        return Demand(self.sizes, blocks, self.unit)
 
     @cached_property
     def splits(self) -> dict[int, tuple[_Part, ...]]:
@@ -108,14 +94,12 @@ class _Part:
         unlike: dict[tuple[int, ...], list[LayerRequirements]] = {}
         for need in self.layers:
             unlike.setdefault(need.sizes_in_planes(self.block_size), []).append(need)
-        found: dict[int, list[list[LayerRequirements]]] = {}
-        if 1 < len(unlike) <= MOST_SIZES:
-            found[BY_SIZES] = list(unlike.values())
         # Layers of one size in turn, and of the next from where these ended.
         ordered = [need for some in unlike.values() for need in some]
-        for number in WAYS:
-            if len(ordered) >= 2 * number:
-                found[number] = [ordered[place::number] for place in range(number)]
+        found = {number: [ordered[n::number] for n in range(number)] for number in WAYS}
+        found = {number: split for number, split in found.items() if len(split[-1]) > 1}
+        if 1 < len(unlike) <= MOST_SIZES:
+            found = {BY_SIZES: list(unlike.values()), **found}
         return {
             way: tuple(_Part(tuple(some), self.block_size) for some in split)
             for way, split in found.items()
@@ -234,7 +218,9 @@ def _split(
     """Split the parts for as long as that lowers the price, by the best split each time."""
     usual = MOST_GROUPS_OF_ONE_BLOCK if limits.one_block else USUAL_MOST_GROUPS
     most = max(usual, len(parts) + MOST_EXTRA_GROUPS)
-    best = _best([part.demand(request) for part in parts], limits)
+    # Packed pages are all of them, or none (``let_strides_be_taken``).
+    best_of = best_row if parts[0].unit else best_fit
+    best = best_of([part.demand(request) for part in parts], limits)
     if best is None:
         raise AssertionError("one block of each group in a page always fits")
     # Beside states vLLM hashes the tokens of the largest block, which must divide all others.
@@ -250,18 +236,13 @@ def _split(
             if len(tried) > most or left <= 0 or least_price(demands, limits) >= best.price:
                 continue
             left -= 1
-            fit = _best(demands, limits, best.price)
+            fit = best_of(demands, limits, best.price)
             if fit is not None:
                 better, best = tried, fit
         if better is None:
             break
         parts = better
     return parts, best
-
-
-def _best(demands: Sequence[Demand], limits: Limits, below: float = math.inf) -> Fit | None:
-    """The best fit; packed pages are all of them, or none (``let_strides_be_taken``)."""
-    return (best_row if demands[0].unit else best_fit)(demands, limits, below)
 
 
 def _splits(
@@ -275,8 +256,7 @@ def _splits(
         before, after = parts[:index], parts[index + 1 :]
         for split in part.splits.values() if worth[index] else ():
             yield (*before, *split, *after)
-        smaller = finer[index]
-        if smaller is not None:
+        if (smaller := finer[index]) is not None:
             yield (*before, smaller, *after)
     # What one alone gains nothing by: planes stay for as long as one group needs them.
     for way in (BY_SIZES, *WAYS):

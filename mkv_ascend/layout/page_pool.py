@@ -123,7 +123,6 @@ class PagePool(Generic[B]):
 
     @property
     def used_pages(self) -> int:
-        """Pages of which somebody uses a block."""
         return self.pages - 1 - self.free_pages
 
     @property
@@ -151,7 +150,7 @@ class PagePool(Generic[B]):
         state = self._groups[group]
         if not revived and count <= state.free:
             return 0
-        blocks = {block.block_id: block for block in revived if _is_free(block)}
+        blocks = {block.block_id: block for block in revived if block.page and block.is_free}
         pages = {block.page.number for block in blocks.values() if block.page.is_free}
         room = state.free + len(pages) * state.size - len(blocks)
         return len(pages) + max(0, -((room - count) // state.size))
@@ -198,7 +197,7 @@ class PagePool(Generic[B]):
 
         PoolError where it is in use, or its page was given away.
         """
-        if not _is_free(block):
+        if block.page is None or not block.is_free:
             raise PoolError(f"block {block.block_id} is not free, so it cannot be a hit")
         page: Page[B] = block.page
         state = self._groups[page.group]
@@ -258,7 +257,6 @@ class PagePool(Generic[B]):
             self._drop_hashes()
 
     def _drop_hashes(self) -> None:
-        """Take the hashes of all blocks in free pages."""
         while self._kept:
             page, _ = self._kept.popitem(last=False)
             self._evict_all(page)
@@ -339,7 +337,3 @@ class PagePool(Generic[B]):
         state.open[page] = None
         if not page.kept:
             state.partly.pop(page)
-
-
-def _is_free(block: PooledBlock) -> bool:
-    return block.page is not None and block.is_free

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,11 +73,16 @@ class CachePlan:
     aliases: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.alignment <= 0 or self.alignment % BUFFER_ALIGNMENT:
-            raise LayoutError(
-                f"buffers aligned to {self.alignment} bytes; use a multiple of {BUFFER_ALIGNMENT}"
-            )
-        self._check_layers()
+        grouped = Counter(layer for group in self.groups for layer in group.layers)
+        wrong = sorted(name for name in {*self.layout_of, *grouped} if grouped[name] != 1)
+        if wrong:
+            raise LayoutError(f"layers that are not exactly once in the KV groups: {wrong}")
+        for layer, owner in self.aliases:
+            if layer in self.layout_of or owner not in self.layout_of:
+                raise LayoutError(
+                    f"{layer} is to read the cache of {owner}: the first must have none of its "
+                    "own, the second must have one"
+                )
         for index, group in enumerate(self.groups):
             self._check_group(index, group)
         for index, pool in enumerate(self.pools):
@@ -85,12 +90,10 @@ class CachePlan:
 
     @cached_property
     def layout_of(self) -> Mapping[str, LayerLayout]:
-        """Layout by layer."""
         return {layout.layer: layout for layout in self.layers}
 
     @cached_property
     def group_of(self) -> Mapping[str, int]:
-        """Index of the KV group by layer."""
         return {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
 
     @cached_property
@@ -104,7 +107,6 @@ class CachePlan:
         return sum(pool.bytes_per_block for pool in self.pools)
 
     def layouts_by_group(self) -> list[list[LayerLayout]]:
-        """The layouts of each KV group."""
         return [[self.layout_of[name] for name in group.layers] for group in self.groups]
 
     def tied_layers(self) -> list[tuple[int, list[str]]]:
@@ -146,54 +148,10 @@ class CachePlan:
         )
 
     def capacity(self) -> tuple[GroupCapacity, ...]:
-        """For each KV group what a page holds, and what lies idle in it."""
         return tuple(
             GroupCapacity(shape.blocks * sum(x.used_bytes for x in layouts), self.bytes_per_block)
             for layouts, shape in zip(self.layouts_by_group(), self.shapes, strict=True)
         )
-
-    def _check_layers(self) -> None:
-        planned = [layout.layer for layout in self.layers]
-        grouped = [layer for group in self.groups for layer in group.layers]
-        placed = [placed.layer for pool in self.pools for placed in pool.layers]
-        for what, names in (("KV groups", grouped), ("pools", placed), ("layouts", planned)):
-            wrong = _differences(planned, names)
-            if wrong:
-                raise LayoutError(f"layers that are not exactly once in the {what}: {wrong}")
-        for pool in self.pools:
-            for member in pool.layers:
-                self._check_placements(pool, member)
-        for layer, owner in self.aliases:
-            if layer in self.layout_of or owner not in self.layout_of:
-                raise LayoutError(
-                    f"{layer} is to read the cache of {owner}: the first must have none of its "
-                    "own, the second must have one"
-                )
-
-    def _check_placements(self, pool: Pool, member: PlacedLayer) -> None:
-        layout = self.layout_of[member.layer]
-        if self.group_of[member.layer] != member.group:
-            raise LayoutError(f"{member.layer} is not of KV group {member.group}")
-        named = [placement.component for placement in member.placements]
-        if named != [part.name for part in layout.components]:
-            raise LayoutError(f"{member.layer}: its components are not those placed: {named}")
-        for part, placed in zip(layout.components, member.placements, strict=True):
-            what = f"{member.layer}, {part.name}"
-            size = part.bytes_per_block
-            if not 0 <= placed.buffer < len(pool.buffers):
-                raise LayoutError(f"{what}: no buffer {placed.buffer} in its pool")
-            rows = part.rows_per_block(layout.kernel_block)
-            if (placed.rows, placed.rows * placed.row_bytes) != (rows, size):
-                raise LayoutError(
-                    f"{what}: {placed.rows} rows of {placed.row_bytes} bytes placed for "
-                    f"{size} bytes per block"
-                )
-            if placed.overlay != part.overlay:
-                raise LayoutError(f"{what}: placed as overlay, or the other way round")
-            if placed.block_stride != placed.rows * placed.row_stride:
-                raise LayoutError(f"{what}: its rows are not at one distance over all blocks")
-            for number in (placed.start_per_block, placed.start_bytes, placed.row_stride):
-                exact_quotient(number, part.item_bytes, f"{what}: start or stride by element")
 
     def _check_group(self, index: int, group: KVGroup) -> None:
         for layer in group.layers:
@@ -211,12 +169,6 @@ class CachePlan:
                     f"KV group {index} splits blocks into {group.kernel_block} rows, {layer} into "
                     f"{layout.kernel_block}; one block table cannot serve both"
                 )
-
-
-def _differences(wanted: Iterable[str], given: Iterable[str]) -> list[str]:
-    """Names that are not exactly once in both."""
-    left, right = Counter(wanted), Counter(given)
-    return sorted(name for name in left.keys() | right.keys() if not left[name] == right[name] == 1)
 
 
 def make_plan(
@@ -273,18 +225,6 @@ class TensorView:
 
 
 @dataclass(frozen=True)
-class BlockPlane:
-    """Bytes of ``blocks`` blocks one after another: those of block b are ``block_bytes`` from
-    ``offset_bytes + b * block_bytes`` on, counted from the start of the buffer.
-    """
-
-    buffer: int
-    offset_bytes: int
-    block_bytes: int
-    blocks: int
-
-
-@dataclass(frozen=True)
 class LayerViews:
     """All tensors of one layer, in the order of its components."""
 
@@ -338,24 +278,24 @@ class BoundPlan(CachePlan):
             found[layout.layer] = LayerViews(layout, tuple(views))
         return {layout.layer: found[layout.layer] for layout in self.layers}
 
-    def block_planes(self) -> tuple[tuple[BlockPlane, ...], ...]:
-        """Planes that together have every byte of a block once, by whose ids they are.
+    def block_planes(self) -> tuple[tuple[TensorView, ...], ...]:
+        """Planes (blocks, bytes of a block), together every byte of a block once, by whose ids.
 
         One entry for all groups where a block of one is a block of all, else one for each group.
         """
         if are_blocks(self.shapes):
             buffers = (
-                BlockPlane(buffer, 0, size // self.num_blocks, self.num_blocks)
+                _plane(self.num_blocks, size // self.num_blocks, buffer, 0)
                 for buffer, size in enumerate(self.buffers)
             )
             return (tuple(buffers),)
         # Components of one page are of one plane.
-        found: list[dict[BlockPlane, None]] = [{} for _ in self.groups]
+        found: list[dict[TensorView, None]] = [{} for _ in self.groups]
         for first, member in self._placed():
             blocks = self.num_blocks * self.shapes[member.group].blocks
             for part in member.placements:
                 start = part.start_per_block * self.num_blocks
-                plane = BlockPlane(first + part.buffer, start, part.block_stride, blocks)
+                plane = _plane(blocks, part.block_stride, first + part.buffer, start)
                 found[member.group][plane] = None
         return tuple(map(tuple, found))
 
@@ -365,3 +305,7 @@ class BoundPlan(CachePlan):
         for pool in self.pools:
             yield from ((first, member) for member in pool.layers)
             first += len(pool.buffers)
+
+
+def _plane(blocks: int, size: int, buffer: int, offset_bytes: int) -> TensorView:
+    return TensorView("", "int8", (blocks, size), (size, 1), buffer, offset_bytes, 1)

@@ -91,7 +91,6 @@ class ServingPlan:
 
     @cached_property
     def backends(self) -> Mapping[str, str]:
-        """Backend by layer."""
         return {layer.layout.layer: layer.backend for layer in self.inputs.layers}
 
     @property

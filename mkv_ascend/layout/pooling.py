@@ -92,7 +92,6 @@ class Pool:
 
     @property
     def bytes_per_block(self) -> int:
-        """Bytes of one page in this pool."""
         return sum(self.buffers)
 
 
@@ -112,7 +111,6 @@ def make_pools(groups: Groups, shapes: Sequence[PageShape]) -> tuple[Pool, ...]:
 
 
 def page_bytes(groups: Groups, shapes: Sequence[PageShape]) -> int:
-    """Bytes of a page over all pools."""
     return sum(pool.bytes_per_block for pool in make_pools(groups, shapes))
 
 
@@ -174,6 +172,7 @@ def _in_planes(layout: LayerLayout, starts: Sequence[tuple[int, int]]) -> Iterat
         block, start, stride = part.bytes_per_block, 0, row
         if is_page:
             block, start = layout.page_bytes, 0 if part.overlay else at
+            exact_quotient(start, part.item_bytes, f"{layout.layer}, {part.name}: start by element")
             what = f"{layout.layer}: bytes of a block by kernel blocks"
             stride = exact_quotient(block, layout.kernel_splits, what)
             at += 0 if part.overlay else row

@@ -61,7 +61,14 @@ def prove_pool(index: int, pool: Pool, shapes: Sequence[PageShape] = ()) -> None
                 planes.setdefault((part.buffer, start, end), []).append((layer, part))
     for plane, other in pairwise(sorted(planes)):
         if plane[0] == other[0] and other[1] < plane[2]:
-            raise OverlapError(_of_planes(index, planes[plane][0], planes[other][0]))
+            described = " and ".join(
+                f"{part.component} of {layer.layer} (bytes {part.start_per_block} to "
+                f"{part.start_per_block + part.block_stride} per block)"
+                for layer, part in (planes[plane][0], planes[other][0])
+            )
+            raise OverlapError(
+                f"pool {index}: blocks of {described} share bytes of buffer {plane[0]}; {SEPARATE}"
+            )
     for members in planes.values():
         groups: dict[int, list[Member]] = {}
         for member in members:
@@ -100,7 +107,11 @@ def _check_group(index: int, members: list[Member]) -> None:
         for _, other in open_rows:
             first, second = (members[one] for one in sorted((number, other)))
             if not _are_overlays(first, second):
-                raise OverlapError(_of_members(index, first, second))
+                described = " and ".join(f"{x.component} of {y.layer}" for y, x in (first, second))
+                raise OverlapError(
+                    f"pool {index}: {described}, both of KV group {first[0].group}, share bytes of "
+                    f"a block; {SEPARATE}"
+                )
         open_rows.append((end, number))
 
 
@@ -130,22 +141,3 @@ def _intervals(part: Placement, *, is_first_enough: bool) -> list[tuple[int, int
 def _are_overlays(first: Member, second: Member) -> bool:
     (layer, one), (other_layer, other) = first, second
     return layer is other_layer and (one.overlay or other.overlay)
-
-
-def _of_members(index: int, first: Member, second: Member) -> str:
-    (layer, one), (other_layer, other) = first, second
-    return (
-        f"pool {index}: {one.component} of {layer.layer} and {other.component} of "
-        f"{other_layer.layer}, both of KV group {layer.group}, share bytes of a block; {SEPARATE}"
-    )
-
-
-def _of_planes(index: int, first: Member, second: Member) -> str:
-    described = " and ".join(
-        f"{part.component} of {layer.layer} (bytes {part.start_per_block} to "
-        f"{part.start_per_block + part.block_stride} per block)"
-        for layer, part in (first, second)
-    )
-    return (
-        f"pool {index}: blocks of {described} share bytes of buffer {first[1].buffer}; {SEPARATE}"
-    )

@@ -82,6 +82,12 @@ def tokens(
     return Component(name, dtype_name(dtype), TokenExtent(rows, heads, dim), replicas)
 
 
+def _rows(spec: Any, name: str, dim: int, dtype: object = None, *, replicas: int = 1) -> Component:
+    """The same with rows, heads and, if no other is given, the dtype of the spec."""
+    dtype = dtype or spec.dtype
+    return tokens(name, spec.block_size, spec.num_kv_heads, dim, dtype, replicas=replicas)
+
+
 def build_layout(
     spec: Any,
     facts: LayerFacts,
@@ -154,33 +160,28 @@ def _keys_and_values(kind: Kind, spec: Any, facts: LayerFacts) -> LayerLayout:
     return build_layout(spec, facts, kind, components)
 
 
-def _state_names(shapes: tuple[tuple[int, ...], ...]) -> list[str]:
+def _recurrent(spec: Any, facts: LayerFacts) -> LayerLayout:
     """The last state is the recurrent one, those before it are windows of convolutions.
 
     A short convolution has a window only: two axes.
     """
-    if len(shapes) == 1:
-        return ["conv" if len(shapes[0]) == 2 else "ssm"]
-    if len(shapes) == 2:
-        return ["conv", "ssm"]
-    return [*(f"conv_{index}" for index in range(len(shapes) - 1)), "ssm"]
-
-
-def _recurrent(spec: Any, facts: LayerFacts) -> LayerLayout:
     shapes = tuple(tuple(int(size) for size in shape) for shape in spec.shapes)
     dtypes = [dtype_name(dtype) for dtype in spec.dtypes]
     if len(shapes) != len(dtypes):
         raise LayoutError(f"layer {facts.layer}: {len(shapes)} states of {len(dtypes)} dtypes")
+    several = len(shapes) > 2
+    names = [f"conv_{index}" if several else "conv" for index in range(len(shapes) - 1)]
+    names.append("conv" if len(shapes) == 1 and len(shapes[0]) == 2 else "ssm")
     components = [
         Component(name, dtype, StateExtent(shape))
-        for name, shape, dtype in zip(_state_names(shapes), shapes, dtypes, strict=True)
+        for name, shape, dtype in zip(names, shapes, dtypes, strict=True)
     ]
     return build_layout(spec, facts, Kind.MAMBA, components, container=Container.LIST)
 
 
 def _hidden_states(spec: Any, facts: LayerFacts) -> LayerLayout:
     """Hidden states for another model: a "head" per layer whose states are kept."""
-    hidden = tokens("hidden", spec.block_size, spec.num_kv_heads, spec.head_size, spec.dtype)
+    hidden = _rows(spec, "hidden", spec.head_size)
     return build_layout(
         spec, facts, Kind.HIDDEN_STATE, [hidden], container=Container.TENSOR, takes_strides=True
     )
@@ -195,8 +196,7 @@ def _mla(spec: Any, facts: LayerFacts) -> LayerLayout:
         return _sparse(spec, facts)
     if getattr(spec, "cache_sparse_sfa_c8", False):
         # Since 0.30.0rc2 the indexer is a layer of its own.
-        packed = tokens("latent", spec.block_size, spec.num_kv_heads, spec.head_size, spec.dtype)
-        return build_layout(spec, facts, Kind.SPARSE_MLA, [packed])
+        return build_layout(spec, facts, Kind.SPARSE_MLA, [_rows(spec, "latent", spec.head_size)])
     return _dense_mla(spec, facts)
 
 
@@ -212,9 +212,8 @@ def _dense_mla(spec: Any, facts: LayerFacts) -> LayerLayout:
             f"layer {facts.layer}: latent {facts.latent_dim} and rope {facts.rope_dim} are not the "
             f"head size {spec.head_size} of its spec"
         )
-    rows, heads = spec.block_size, spec.num_kv_heads
-    latent = tokens("latent", rows, heads, facts.latent_dim, facts.key_dtype or spec.dtype)
-    rope = tokens("rope", rows, heads, facts.rope_dim, facts.value_dtype or spec.dtype)
+    latent = _rows(spec, "latent", facts.latent_dim, facts.key_dtype)
+    rope = _rows(spec, "rope", facts.rope_dim, facts.value_dtype)
     return build_layout(spec, facts, Kind.MLA, [latent, rope])
 
 
@@ -225,16 +224,12 @@ def _sparse(spec: Any, facts: LayerFacts) -> LayerLayout:
     0 is a layer that reuses another's top-k. Quantised indexer keys have a scale per row.
     """
     first, rope, indexer = spec.sparse_head_dim
-    rows, heads = spec.block_size, spec.num_kv_heads
     if spec.cache_sparse_sfa_c8:
         if rope:
             raise LayoutError(f"layer {facts.layer}: packed latent with a rope of {rope} besides")
-        parts = [tokens("latent", rows, heads, first, spec.c8_k_cache_dtype)]
+        parts = [_rows(spec, "latent", first, spec.c8_k_cache_dtype)]
     else:
-        parts = [
-            tokens("latent", rows, heads, first, spec.dtype),
-            tokens("rope", rows, heads, rope, spec.dtype),
-        ]
+        parts = [_rows(spec, "latent", first), _rows(spec, "rope", rope)]
     if indexer and spec.cache_sparse_li_c8:
         scale = 1, spec.c8_k_scale_cache_dtype
         parts += _indexer(spec, indexer, spec.c8_k_cache_dtype, scale)
@@ -254,10 +249,10 @@ def _indexer(
     spec: Any, dim: int, dtype: object, scale: tuple[int, object] | None
 ) -> list[Component]:
     """Keys, and scales of as many numbers in a dtype where the keys are quantised."""
-    rows, heads, replicas = spec.block_size, spec.num_kv_heads, spec.sfa_dcp_replicated_indexer_size
-    parts = [tokens("indexer_k", rows, heads, dim, dtype, replicas=replicas)]
+    replicas = spec.sfa_dcp_replicated_indexer_size
+    parts = [_rows(spec, "indexer_k", dim, dtype, replicas=replicas)]
     if scale is not None:
-        parts.append(tokens("indexer_scale", rows, heads, *scale, replicas=replicas))
+        parts.append(_rows(spec, "indexer_scale", *scale, replicas=replicas))
     return parts
 
 

@@ -49,7 +49,6 @@ class GroupPart:
 
     @property
     def abbreviated(self) -> str:
-        """The layers, numbers written as ranges."""
         return ", ".join(abbreviated_names(self.layers))
 
 
@@ -94,7 +93,6 @@ class PlanReport:
 
     @property
     def request(self) -> Request:
-        """What memory is measured with."""
         return self.planned.inputs.request
 
     @property
@@ -108,12 +106,11 @@ class PlanReport:
     @property
     def request_blocks(self) -> int:
         """Pages of all groups that one request holds: blocks, where a page is a block."""
-        return sum(group.pages(self.request) for group in self.grouping.groups)
+        return self.grouping.cost.pages
 
     @property
     def request_bytes(self) -> int:
-        """Bytes of those blocks."""
-        return self.request_blocks * self.plan.bytes_per_block
+        return self.grouping.cost.held_bytes
 
     @property
     def num_blocks(self) -> int | None:
@@ -153,7 +150,6 @@ class PlanReport:
         return Cost(len(kept), pages, size)
 
     def group_parts(self) -> Iterator[GroupPart]:
-        """Groups in order; in each, layers that are alike together."""
         return group_parts(self.plan.layouts_by_group(), self.planned.backends)
 
     def to_dict(self) -> dict[str, Any]:

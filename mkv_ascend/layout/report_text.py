@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from mkv_ascend.layout.component import ONE_BLOCK, PageShape, counted_in
-from mkv_ascend.layout.grouping import NULL_BLOCKS
+from mkv_ascend.layout.grouping import NULL_BLOCKS, Cost
 from mkv_ascend.layout.kind import abbreviated_names
 from mkv_ascend.layout.plan import BoundPlan
 from mkv_ascend.layout.pooling import Pool
@@ -74,7 +74,6 @@ def answer(report: PlanReport) -> str:
 
 
 def text(report: PlanReport) -> str:
-    """The whole report."""
     width = max((len(word) for word, _ in report.subjects), default=0)
     shapes = report.plan.shapes
     page = f"{format_bytes(report.plan.bytes_per_block)} for each"
@@ -186,22 +185,27 @@ def pool_lines(pool: Pool, shapes: Iterable[PageShape]) -> tuple[str, str]:
 
 
 def comparison(report: PlanReport) -> list[Row]:
-    """Header, this plan, vLLM's own grouping, and no padding at all."""
-    cost, other, memory = report.grouping.cost, report.other_cost, report.memory_bytes
-    held, blocks = _mib(report.request_bytes), _number(report.num_blocks)
-    padding, at_once = f"{cost.padding_fraction:.1%}", _requests(report.max_concurrency)
-    rows: list[Row] = [
+    """Header, this plan, vLLM's own grouping, and no padding at all.
+
+    Bytes are all in one unit, so that small differences are seen.
+    """
+    own, other, memory = report.grouping.cost, report.other_cost, report.memory_bytes
+
+    def row(name: str, cost: Cost, blocks: int | None, at_once: float | None) -> Row:
+        fits = "-" if blocks is None else str(blocks), "-" if at_once is None else f"{at_once:.2f}"
+        held = f"{cost.held_bytes / KIB**2:.1f} MiB", f"{cost.padding_fraction:.1%}"
+        return (name, str(cost.groups), *held, *fits)
+
+    rows = [
         ("grouping", "groups", "one request", "padding", "blocks", "requests at once"),
-        ("this plan", str(cost.groups), held, padding, blocks, at_once),
+        row("this plan", own, report.num_blocks, report.max_concurrency),
     ]
     if other is not None:
-        held, blocks = _mib(other.held_bytes), _number(other.pages_in(memory))
-        padding, at_once = f"{other.padding_fraction:.1%}", _requests(other.requests_in(memory))
-        rows.append(("vLLM's own", str(other.groups), held, padding, blocks, at_once))
+        rows.append(row("vLLM's own", other, other.pages_in(memory), other.requests_in(memory)))
     elif report.other is not None:
         rows.append(("vLLM's own", "raises", "-", "-", "-", "-"))
-    rows.append(("no padding at all", "-", _mib(cost.needed_bytes), "0.0%", "-", "-"))
-    return rows
+    needed = f"{own.needed_bytes / KIB**2:.1f} MiB"
+    return [*rows, ("no padding at all", "-", needed, "0.0%", "-", "-")]
 
 
 def served_text(
@@ -274,16 +278,3 @@ def _bars(report: PlanReport) -> list[str]:
         bars.append(f"<p>group {group['kv_group']}: {words}</p>")
         bars.append(f'<div class="bar">{"".join(drawn)}</div>')
     return bars
-
-
-def _mib(number: int) -> str:
-    """All in one unit, so that small differences are seen."""
-    return f"{number / KIB**2:.1f} MiB"
-
-
-def _number(number: int | None) -> str:
-    return "-" if number is None else str(number)
-
-
-def _requests(number: float | None) -> str:
-    return "-" if number is None else f"{number:.2f}"

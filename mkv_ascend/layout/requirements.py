@@ -18,8 +18,6 @@ from mkv_ascend.layout.kind import Kind, Role, Word
 
 
 class RetentionKind(Word):
-    """Which tokens of a request a layer keeps."""
-
     ALL = "all"
     """Every token, from the first to the last."""
     WINDOW = "window"
@@ -44,13 +42,6 @@ class Request:
     tokens: int
     tokens_per_step: int = 1
 
-    def __post_init__(self) -> None:
-        if self.tokens < 1 or self.tokens_per_step < 1:
-            raise ValueError(
-                f"a request of {self.tokens} tokens with {self.tokens_per_step} tokens per step "
-                "cannot be planned for: both must be at least 1"
-            )
-
 
 @dataclass(frozen=True)
 class Retention:
@@ -67,18 +58,6 @@ class Retention:
     tokens_per_row: int = 1
     extra_blocks: int = 0
     asked_blocks: int = 0
-
-    def __post_init__(self) -> None:
-        if (self.kind is RetentionKind.ALL) != (self.extent == 0) or self.extent < 0:
-            raise ValueError(
-                f"extent is {self.extent} with kind {self.kind}; kind all takes 0, every other "
-                "kind a positive number of tokens or states"
-            )
-        if self.tokens_per_row < 1 or self.extra_blocks < 0:
-            raise ValueError(
-                f"tokens_per_row is {self.tokens_per_row} and extra_blocks is {self.extra_blocks}; "
-                "allowed: at least 1, and at least 0"
-            )
 
     def tokens_of_block(self, block_size: int) -> int:
         """Tokens that one block of ``block_size`` rows stands for."""
@@ -125,19 +104,6 @@ class LayerRequirements:
     kernel_block: int | None = None
     table: str = ""
     is_packed: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.block_sizes or min(self.block_sizes) < 1:
-            raise ValueError(
-                f"layer {self.name}: block_sizes is {self.block_sizes}; at least one positive "
-                "block size is needed, the layer's own first"
-            )
-        components = self.row_bytes + self.state_bytes
-        if not components or min(components) < 1:
-            raise ValueError(
-                f"layer {self.name}: row_bytes {self.row_bytes} and state_bytes "
-                f"{self.state_bytes} must name at least one component, each of 1 byte or more"
-            )
 
     @property
     def block_size(self) -> int:

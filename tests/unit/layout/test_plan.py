@@ -142,20 +142,11 @@ START = ("pools", 0, "layers", 0, "placements", 1)
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("alignment",), 100, "aligned to 100 bytes; use a multiple of 512"),
         (("groups",), (), "not exactly once in the KV groups: \\['a', 'b'\\]"),
-        (("pools",), (), "not exactly once in the pools"),
         (("groups", 0, "tokens_per_block"), 64, "blocks of 64 tokens, a of 128"),
         (("groups", 0, "kernel_block"), 64, "splits blocks into 64 rows, a into 128"),
         ((*START, "buffer"), 0, "k of a and v of a, both of KV group 0, share bytes of a block"),
-        ((*START, "buffer"), 7, "a, v: no buffer 7 in its pool"),
         ((*START, "start_bytes"), 4, "v of a leaves its block"),
-        ((*START, "start_bytes"), 1, "start or stride by element: 1 is not a multiple of 2"),
-        ((*START, "rows"), 2, "2 rows of 262144 bytes placed for 262144 bytes per block"),
-        ((*START, "block_stride"), 4, "not at one distance"),
-        ((*START, "overlay"), True, "overlay"),
-        ((*START, "component"), "w", "its components are not those placed: \\['k', 'w'\\]"),
-        (("pools", 0, "layers", 0, "group"), 1, "a is not of KV group 1"),
         (("aliases",), (("a", "b"),), "a is to read the cache of b"),
         (("aliases",), (("c", "d"),), "c is to read the cache of d"),
     ],
@@ -164,13 +155,6 @@ def test_a_wrong_plan_cannot_be_made(path: tuple[str | int, ...], value: object,
     plan = make_plan([[keys_and_values("a"), keys_and_values("b")]])
     with pytest.raises(ValueError, match=said):
         changed(plan, path, value)
-
-
-def test_rows_are_those_of_the_kernel_block() -> None:
-    plan = make_plan([[keys_and_values("a", kernel_block=64)]])
-    whole = make_plan([[keys_and_values("a")]])
-    with pytest.raises(LayoutError, match="1 rows of 262144 bytes placed for 262144 bytes"):
-        CachePlan(plan.layers, plan.groups, whole.pools)
 
 
 def test_a_group_shares_its_block_size_and_kernel_block() -> None:

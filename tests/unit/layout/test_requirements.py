@@ -57,13 +57,3 @@ def test_blocks_are_no_larger_than_kernels_need(
     own: int, kernels: tuple[int, ...], block: int
 ) -> None:
     assert block_of_kernels(own, kernels) == block
-
-
-@pytest.mark.parametrize(
-    ("change", "text"), [({"sizes": ()}, "block_sizes"), ({"rows": ()}, "at least one component")]
-)
-def test_a_layer_that_says_nothing_is_refused(
-    change: dict[str, tuple[int, ...]], text: str
-) -> None:
-    with pytest.raises(ValueError, match=text):
-        layer("a", **change)
