@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from mkv_ascend.adapters.installed import rules
-from mkv_ascend.rules.notes import of_waiting
+from mkv_ascend.rules.verdict import of_waiting
 
 
 def lines(answer: dict[str, Any]) -> list[str]:

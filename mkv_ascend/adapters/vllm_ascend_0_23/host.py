@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.adapters.vllm_ascend_0_23.unserved_families import FAMILIES
-from mkv_ascend.rules.host import HostRules
+from mkv_ascend.rules.facts import HostRules
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -6,7 +6,7 @@ Importing this module imports neither vLLM nor vllm-ascend.
 
 from __future__ import annotations
 
-from mkv_ascend.rules.host import MINIMAX_M2_AS_DRAFT, UnservedFamily
+from mkv_ascend.rules.facts import MINIMAX_M2_AS_DRAFT, UnservedFamily
 
 FAMILIES = (
     MINIMAX_M2_AS_DRAFT,

@@ -6,7 +6,7 @@ Importing this module imports neither vLLM nor vllm-ascend.
 
 from __future__ import annotations
 
-from mkv_ascend.rules.host import MINIMAX_M2_AS_DRAFT, UnservedFamily
+from mkv_ascend.rules.facts import MINIMAX_M2_AS_DRAFT, UnservedFamily
 
 OTHER_HOST = "vllm-ascend 0.23.0 with vLLM 0.23.0"
 FAMILIES = (

@@ -17,9 +17,10 @@ from mkv_ascend.layout.grouping import GroupingError
 from mkv_ascend.layout.planning import ServingPlan, plan
 from mkv_ascend.layout.serialization import to_dict
 from mkv_ascend.rules.facts import DeviceFacts, Facts
-from mkv_ascend.rules.memory import Memory, known_blocks, request_over_device, weights_over_device
-from mkv_ascend.rules.notes import draft_graphs, notes
+from mkv_ascend.rules.graphs import draft_graphs
+from mkv_ascend.rules.kv_cache import Memory, known_blocks, request_over_device, weights_over_device
 from mkv_ascend.rules.refusal import Refusal, RefusedError
+from mkv_ascend.rules.verdict import notes
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -17,8 +17,7 @@ from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.rules.facts import EMULATED, DeviceFacts, Facts, SpeculationFacts
 from mkv_ascend.rules.kv_cache import OFFLOADING, SIMPLE_OFFLOAD
-from mkv_ascend.rules.model import ModelFacts
-from mkv_ascend.rules.model_files import ConfigFileError, read_object, read_weight_formats
+from mkv_ascend.rules.model import ConfigFileError, ModelFacts, read_object, read_weight_formats
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, ParallelConfig, SpeculativeConfig, VllmConfig
