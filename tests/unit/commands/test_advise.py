@@ -15,7 +15,7 @@ import pytest
 from mkv_ascend import cli
 from mkv_ascend.adapters.installed import rules
 from mkv_ascend.advice.work import Cache, LayerWork, ModelWork, Weights, Works
-from mkv_ascend.commands import advise_text, host_process
+from mkv_ascend.commands import advise, host_process
 from mkv_ascend.layout.serialization import to_dict
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
@@ -288,7 +288,7 @@ def test_how_steps_are_scheduled_is_vllms_default_of_the_method(
 
     def told(*words: str) -> tuple[list[bool], str]:
         answer = advise_json(capsys, *words)
-        return [answer[name] for name in names], "\n".join(advise_text.lines(answer))
+        return [answer[name] for name in names], "\n".join(advise.lines(answer))
 
     ahead, text = told(*by_model)
     assert ahead == [True, not waits]
