@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rules judge: the configuration that vLLM made, as one frozen value.
+"""What rules judge: the configuration that vLLM made, as one frozen value, and the host's rules.
 
 ``adapters/common/judge/facts_of_config.py`` reads it from a ``VllmConfig``.
 """

@@ -52,50 +52,6 @@ def _states_with_offload(facts: Facts) -> Iterator[Refusal]:
         yield of_states()
 
 
-CHECKS = (
-    # Beside states smaller blocks are enlarged, to those of kernels at least.
-    Rule(
-        "block-size",
-        lambda facts: (
-            not facts.target.is_compressed
-            and facts.block_size > (KERNEL_BLOCK if facts.target.attends_beside_states else 0)
-            and facts.block_size % KERNEL_BLOCK
-        ),
-        "--block-size is {facts.block_size}, which kernel blocks of "
-        f"{KERNEL_BLOCK} tokens do not divide",
-        f"multiples of {KERNEL_BLOCK}",
-        f"write --block-size {KERNEL_BLOCK}, or leave it out",
-    ),
-    # vLLM's own worker, where the host has no other for it.
-    Rule(
-        "kv-connector",
-        lambda facts: OFFLOADING in facts.connectors and not facts.host.offloads_split_caches,
-        f"{OFFLOADING} is asked for (--kv-transfer-config or --kv-offloading-size): it takes one "
-        "tensor per layer, and caches on an Ascend NPU are a tuple of tensors",
-        SIMPLE_OFFLOAD,
-        "keep --kv-offloading-size and set VLLM_USE_SIMPLE_KV_OFFLOAD=1",
-    ),
-    _states_with_offload,
-    # With a KV connector caches are left to vllm-ascend, whose own arrangement of DeepSeek-V4's
-    # takes no layers of another model.
-    Rule(
-        "draft-caches",
-        lambda facts: (
-            facts.target.is_compressed
-            and not facts.host.plans_compressed
-            and facts.method == "draft_model"
-            and facts.draft is not None
-            and facts.transfer_option
-            and {"option": facts.transfer_option}
-        ),
-        "the draft {facts.draft.name} beside {facts.target.model_type} with {option}, with which "
-        "{ascend} arranges the caches itself, without layers of other models",
-        "the target's own MTP layer (method mtp), ngram, or no speculation with it",
-        "choose one of these, or leave {option} out",
-    ),
-)
-
-
 @dataclass(frozen=True)
 class Memory:
     """The memory of one device, in bytes; of the tightest one where they differ.
@@ -207,3 +163,47 @@ def request_over_device(memory: Memory, plan: ServingPlan) -> Iterator[Refusal]:
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB"
+
+
+CHECKS = (
+    # Beside states smaller blocks are enlarged, to those of kernels at least.
+    Rule(
+        "block-size",
+        lambda facts: (
+            not facts.target.is_compressed
+            and facts.block_size > (KERNEL_BLOCK if facts.target.attends_beside_states else 0)
+            and facts.block_size % KERNEL_BLOCK
+        ),
+        "--block-size is {facts.block_size}, which kernel blocks of "
+        f"{KERNEL_BLOCK} tokens do not divide",
+        f"multiples of {KERNEL_BLOCK}",
+        f"write --block-size {KERNEL_BLOCK}, or leave it out",
+    ),
+    # vLLM's own worker, where the host has no other for it.
+    Rule(
+        "kv-connector",
+        lambda facts: OFFLOADING in facts.connectors and not facts.host.offloads_split_caches,
+        f"{OFFLOADING} is asked for (--kv-transfer-config or --kv-offloading-size): it takes one "
+        "tensor per layer, and caches on an Ascend NPU are a tuple of tensors",
+        SIMPLE_OFFLOAD,
+        "keep --kv-offloading-size and set VLLM_USE_SIMPLE_KV_OFFLOAD=1",
+    ),
+    _states_with_offload,
+    # With a KV connector caches are left to vllm-ascend, whose own arrangement of DeepSeek-V4's
+    # takes no layers of another model.
+    Rule(
+        "draft-caches",
+        lambda facts: (
+            facts.target.is_compressed
+            and not facts.host.plans_compressed
+            and facts.method == "draft_model"
+            and facts.draft is not None
+            and facts.transfer_option
+            and {"option": facts.transfer_option}
+        ),
+        "the draft {facts.draft.name} beside {facts.target.model_type} with {option}, with which "
+        "{ascend} arranges the caches itself, without layers of other models",
+        "the target's own MTP layer (method mtp), ngram, or no speculation with it",
+        "choose one of these, or leave {option} out",
+    ),
+)

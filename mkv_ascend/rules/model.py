@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the configuration of a model says that decides whether it can be served."""
+"""What a model's configuration and the files of its folder say: what decides how it is served."""
 
 from __future__ import annotations
 
@@ -15,28 +15,16 @@ from mkv_ascend.layout.kind import Kind, Role
 
 GATED_DELTA_RULE = "gated delta rule"
 DELTA_ATTENTION = "Kimi delta attention (KDA)"
-RECURRENT_TYPES = {
-    "qwen3_next": GATED_DELTA_RULE,
-    "qwen3_5_text": GATED_DELTA_RULE,
-    "qwen3_5_moe_text": GATED_DELTA_RULE,
-    "qwen3_5": GATED_DELTA_RULE,
-    "qwen3_5_moe": GATED_DELTA_RULE,
-    "granitemoehybrid": "Mamba2",
-    "bamba": "Mamba2",
-    "falcon_h1": "Mamba2",
-    "nemotron_h": "Mamba2",
-    "zamba2": "Mamba2",
-    "mamba2": "Mamba2",
-    "lfm2": "short convolution",
-    "lfm2_moe": "short convolution",
-    "kimi_linear": DELTA_ATTENTION,
-    "mamba": "Mamba1",
-    "falcon_mamba": "Mamba1",
-    "jamba": "Mamba1",
-    "minimax_text_01": "linear attention",
-    "bailing_moe_linear": "linear attention",
+_QWEN3_5 = ("qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text")
+RECURRENT_TYPES: Mapping[str, tuple[str, ...]] = {
+    GATED_DELTA_RULE: ("qwen3_next", *_QWEN3_5),
+    "Mamba2": ("granitemoehybrid", "bamba", "falcon_h1", "nemotron_h", "zamba2", "mamba2"),
+    "short convolution": ("lfm2", "lfm2_moe"),
+    DELTA_ATTENTION: ("kimi_linear",),
+    "Mamba1": ("mamba", "falcon_mamba", "jamba"),
+    "linear attention": ("minimax_text_01", "bailing_moe_linear"),
 }
-"""Model type -> what its recurrent layers are."""
+"""What recurrent layers are -> model types that have them."""
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """What configurations call the number of experts of a layer."""
@@ -46,6 +34,20 @@ ROLLED_BACK = frozenset({GATED_DELTA_RULE, "Mamba2", "short convolution"})
 
 ROPE = ("rope_parameters", "rope_scaling")
 """Where config.json files have the numbers of rotary embeddings, of transformers 5 and before."""
+
+DESCRIPTION = "quant_model_description.json"
+"""The file's name (``MODELSLIM_CONFIG_FILENAME`` of vllm-ascend)."""
+INDEX = "model.safetensors.index.json"
+OF_MISTRAL = "consolidated*.safetensors"
+"""vLLM takes these in place of the others, with names of their own."""
+MOST_BYTES = 256 << 20
+"""Of a JSON file. The index of a model of 671 billion parameters has 8 MiB."""
+INT8_CACHE = "C8"
+_SCALE_OF_KEYS = re.compile(r"\.([0-9]{1,9})\.(?:.*\.)?k_proj\.kv_cache_scale$")
+_SCALE_OF_LATENTS = ".fa_k.scale"
+_FLOAT8 = re.compile(r"FP8|FP4")
+"""In the kinds of weights whose operators only A5 has (``MXFP8`` and others)."""
+MOST_SHOWN = 200
 
 
 def has_windows(text: Mapping[str, Any]) -> bool:
@@ -114,7 +116,8 @@ class ModelFacts:
         """What its recurrent layers are; None for a model of attention layers."""
         if not self.is_recurrent:
             return None
-        return RECURRENT_TYPES.get(self.model_type, "recurrent layers")
+        kinds = (kind for kind, types in RECURRENT_TYPES.items() if self.model_type in types)
+        return next(kinds, "recurrent layers")
 
     @property
     def is_compressed(self) -> bool:
@@ -173,21 +176,6 @@ class ModelFacts:
         """Layers of its own multi-token predictor."""
         names = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "n_predict")
         return next((number for name in names if (number := self.number(name))), 0)
-
-
-DESCRIPTION = "quant_model_description.json"
-"""The file's name (``MODELSLIM_CONFIG_FILENAME`` of vllm-ascend)."""
-INDEX = "model.safetensors.index.json"
-OF_MISTRAL = "consolidated*.safetensors"
-"""vLLM takes these in place of the others, with names of their own."""
-MOST_BYTES = 256 << 20
-"""Of a JSON file. The index of a model of 671 billion parameters has 8 MiB."""
-INT8_CACHE = "C8"
-_SCALE_OF_KEYS = re.compile(r"\.([0-9]{1,9})\.(?:.*\.)?k_proj\.kv_cache_scale$")
-_SCALE_OF_LATENTS = ".fa_k.scale"
-_FLOAT8 = re.compile(r"FP8|FP4")
-"""In the kinds of weights whose operators only A5 has (``MXFP8`` and others)."""
-MOST_SHOWN = 200
 
 
 class ConfigFileError(ValueError):
