@@ -131,7 +131,9 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.judge.building:_keep_tables_off_the_device": (
             "vllm_ascend.ops.rope_dsv4:current_platform",
         ),
-        f"{COMMON}.judge.building:_find_experts_by_numbers": (
+        f"{COMMON}.judge.building:_replace_everywhere=lambda found, ours: None "
+        "if found.__name__ in ('determine_expert_map', 'init_eplb_config') "
+        "else original(found, ours)": (
             "vllm.model_executor.layers.fused_moe.expert_map_manager:determine_expert_map",
             "vllm_ascend.eplb.core.eplb_utils:init_eplb_config",
         ),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from mkv_ascend.rules.host import HostRules
+from mkv_ascend.rules.facts import HostRules
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -13,7 +13,7 @@ from typing import cast
 from mkv_ascend.adapters.contract import HostAdapter
 from mkv_ascend.adapters.refusal import StartUpRefused
 from mkv_ascend.host_versions import installed_version
-from mkv_ascend.rules.host import HostRules
+from mkv_ascend.rules.facts import HostRules
 
 ADAPTERS = (
     "mkv_ascend.adapters.vllm_ascend_0_30.host",

@@ -4,31 +4,34 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from mkv_ascend.adapters.installed import rules
 from mkv_ascend.advice.prediction import (
     Drafting,
     MeasuredError,
     Prediction,
     Serving,
-    acceptance_of,
     length_of,
     moved,
     predict,
     read_run,
 )
 from mkv_ascend.advice.work import CHIPS, Works, read_calibration, read_device
-from mkv_ascend.commands import advise_candidates, advise_text, host_process
-from mkv_ascend.commands.advise_candidates import EXIT_UNREADABLE, AdviceError, Candidate
+from mkv_ascend.commands import advise_candidates
+from mkv_ascend.commands.advise_candidates import (
+    EXIT_REFUSED,
+    EXIT_UNREADABLE,
+    AdviceError,
+    Candidate,
+)
 from mkv_ascend.commands.command_words import LOOK_UP, positive
 from mkv_ascend.commands.host_process import ProcessError
 from mkv_ascend.plain_text import plain_json, shortened
 from mkv_ascend.rules.facts import BLOCKS
-from mkv_ascend.rules.refusal import Refusal, text_of
+from mkv_ascend.rules.verdict import of_waiting
 
 HELP = "predict whether a draft pays for a target, and with how many tokens"
 
@@ -54,7 +57,6 @@ examples:
 exit status: 0 it is predicted; 1 the pair will be refused; 2 it cannot be predicted
 """
 
-EXIT_REFUSED = 1
 MOST_TOKENS = 15
 """Of a proposal: FIA takes at most 16 query tokens of a request."""
 SHARE_OF_MEMORY = 0.9
@@ -78,7 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="tp",
     )
     parser.add_argument(
-        "--batch", type=_batches, default=(1, 8, 64), metavar="N,...", help="requests (1,8,64)"
+        "--batch",
+        type=lambda text: tuple(map(positive, text.split(","))),
+        default=(1, 8, 64),
+        metavar="N,...",
+        help="requests (1,8,64)",
     )
     parser.add_argument(
         "--context", type=positive, default=4096, metavar="TOKENS", help="(%(default)s)"
@@ -111,10 +117,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="answer as one JSON object")
 
 
-def _batches(text: str) -> tuple[int, ...]:
-    return tuple(positive(part) for part in text.split(","))
-
-
 def _tokens(text: str) -> int:
     if (tokens := positive(text)) > MOST_TOKENS:
         raise argparse.ArgumentTypeError(f"{text}; allowed: 1 to {MOST_TOKENS}")
@@ -131,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(plain_json(answer))
     else:
-        print(shortened("\n".join(advise_text.lines(answer))))
+        print(shortened("\n".join(lines(answer))))
     return 0
 
 
@@ -175,9 +177,9 @@ def _best_of(answers: list[dict[str, Any]], index: int) -> dict[str, Any]:
 
 def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, Any]:
     # Both before vLLM is asked, which takes a while.
-    acceptance = _acceptance(arguments, candidate)
+    acceptance = advise_candidates.acceptance_in(arguments, candidate)
     runs = [read_run(path) for path in arguments.calibrate or ()]
-    judged = _judged(arguments, candidate)
+    judged = advise_candidates.judged(arguments, candidate)
     works = _works(judged)
     serving = Serving(
         works.target,
@@ -189,14 +191,19 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
     )
     if runs:
         serving = moved(serving, runs)
-    drafting = _drafting(candidate.method, works, _is_ahead(judged, candidate))
+    # vLLM waits for what is looked up, and hands a draft_model the token that the target sampled
+    # beside those it verified.
+    method, models = candidate.method, {"target": None, "draft": None, **judged["models"]}
+    ahead = judged["async_scheduling"] and method not in LOOK_UP
+    beside = 2 if method == "draft_model" else 1
+    drafting = Drafting(works.draft, method in BLOCKS, beside, ahead)
     batches = [
         _of_batch(serving, drafting, requests, acceptance, arguments.tokens)
         for requests in arguments.batch
     ]
     return {
-        **{role: _name(judged["models"].get(role)) for role in ("target", "draft")},
-        "method": candidate.method,
+        **{role: name and Path(name).resolve().name for role, name in models.items()},
+        "method": method,
         "chip": arguments.chip,
         "ranks": arguments.tp,
         "context": arguments.context,
@@ -212,15 +219,6 @@ def _of_candidate(arguments: argparse.Namespace, candidate: Candidate) -> dict[s
     }
 
 
-def _name(folder: str | None) -> str | None:
-    return None if folder is None else Path(folder).resolve().name
-
-
-def _is_ahead(judged: dict[str, Any], candidate: Candidate) -> bool:
-    """Whether steps with a proposal are scheduled ahead; vLLM waits for what is looked up."""
-    return judged["async_scheduling"] and candidate.method not in LOOK_UP
-
-
 def _works(judged: dict[str, Any]) -> Works:
     """What steps of both models read and compute. Raises AdviceError where it is not told."""
     if judged["works"] is None:
@@ -231,23 +229,6 @@ def _works(judged: dict[str, Any]) -> Works:
     from pydantic import TypeAdapter  # Brought by vLLM, which was asked.
 
     return TypeAdapter(Works).validate_python(judged["works"])
-
-
-def _drafting(method: str, works: Works, ahead: bool) -> Drafting:
-    # vLLM hands a draft_model the token that the target sampled beside those it verified.
-    return Drafting(works.draft, method in BLOCKS, 2 if method == "draft_model" else 1, ahead)
-
-
-def _acceptance(arguments: argparse.Namespace, candidate: Candidate) -> float:
-    if candidate.acceptance is not None:
-        return candidate.acceptance
-    if arguments.tokens is None:
-        raise AdviceError("--length needs --tokens K, the draft tokens that it was seen with")
-    assert candidate.length is not None
-    try:
-        return acceptance_of(candidate.length, arguments.tokens)
-    except ValueError as error:
-        raise AdviceError(f"--length {candidate.length}: {error}") from error
 
 
 def _of_batch(
@@ -299,44 +280,6 @@ def _verdict(found: Prediction) -> str:
     )
 
 
-def _judged(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, Any]:
-    """What ``mkv-ascend check`` says of the pair, whatever memory a device has.
-
-    Raises AdviceError with its words where it is refused; ProcessError where vLLM is not asked.
-    """
-    words = [os.path.abspath(arguments.target), "--tensor-parallel-size", str(arguments.tp)]
-    words += ["--max-model-len", str(arguments.context)]
-    if arguments.async_scheduling is not None:
-        words.append(f"--{'' if arguments.async_scheduling else 'no-'}async-scheduling")
-    # Lookups need nothing of the models, and packages that a server has.
-    if candidate.method in LOOK_UP:
-        if arguments.async_scheduling:
-            raise AdviceError(
-                f"vLLM refuses --async-scheduling with method {candidate.method}: leave it out; "
-                "steps without a draft are scheduled ahead by themselves"
-            )
-    else:
-        speculation = {"method": candidate.method, "num_speculative_tokens": arguments.tokens or 1}
-        if candidate.draft is not None:
-            speculation["model"] = os.path.abspath(candidate.draft)
-        words += ["--speculative-config", json.dumps(speculation)]
-    device = {
-        **host_process.THIS,
-        "count_is_known": True,
-        "memory_bytes": 1 << 50,
-        "generation": arguments.chip.upper(),
-        "source": f"judged for an Ascend {arguments.chip.upper()}",
-    }
-    question = {"words": words, "device": device, "plan": False, "works": True}
-    answer: dict[str, Any] = host_process.ask(question, {}, "advise")
-    if answer["answer"] == "refused":
-        refusals = (Refusal(**refusal) for refusal in answer["refusals"])
-        raise AdviceError(text_of(refusals), EXIT_REFUSED)
-    if answer["answer"] != "served":
-        raise AdviceError(answer["problem"])
-    return answer
-
-
 def _memory(serving: Serving, judged: dict[str, Any]) -> dict[str, Any]:
     """Weights, and requests that fit beside them; the reason where none does."""
     weights = judged["weight_bytes"]
@@ -350,3 +293,63 @@ def _memory(serving: Serving, judged: dict[str, Any]) -> dict[str, Any]:
         "request_bytes": judged["request_bytes"],
         "requests_at_once": round(requests, 1),
     }
+
+
+def lines(answer: dict[str, Any]) -> list[str]:
+    """Of one candidate, or of several with the best of each batch size."""
+    return _alone(answer) if "batches" in answer else _compared(answer)
+
+
+def _compared(answer: dict[str, Any]) -> list[str]:
+    """Each candidate as if alone, and then the best of each batch size."""
+    told: list[str] = []
+    for one in answer["candidates"]:
+        refused = one.get("refused")
+        told += [f"not predicted: {one['name']}: {refused}"] if refused else _alone(one)
+    for best in answer["best"]:
+        found = (
+            f"{best['name']} with K = {best['tokens']}, {best['speed_up']:.2f} times as fast"
+            if best["name"]
+            else "no draft: each is predicted to lose"
+        )
+        told.append(f"best at batch {best['requests']}: {found}")
+    return told
+
+
+def _line_of_scheduling(answer: dict[str, Any]) -> list[str]:
+    """That vLLM schedules steps with this draft one after the other, and what changes that."""
+    method = answer["method"]
+    if answer["async_scheduling"] or not answer["async_scheduling_without"]:
+        return []
+    note = list(of_waiting(rules(), method, waits=True))
+    return [f"  {line}" for line in note or [f"vLLM does not schedule method {method} ahead"]]
+
+
+def _alone(answer: dict[str, Any]) -> list[str]:
+    who = answer["target"] + (f" + {answer['draft']}" if answer["draft"] else "")
+    told = [
+        f"predicted, not measured: {who}, method {answer['method']}, {answer['ranks']} x "
+        f"{answer['chip']}, context {answer['context']}, acceptance {answer['acceptance']}",
+        f"  {'batch':>5} {'K':>3} {'tokens':>7} {'plain ms':>9} {'verify':>7} {'draft':>7} "
+        f"{'host':>7} {'ms/token':>9} {'speed-up':>9}  band         best K",
+    ]
+    for batch in answer["batches"]:
+        shown = batch["shown"]
+        told.append(
+            f"  {batch['requests']:>5} {shown['tokens']:>3} {shown['length']:>7.2f} "
+            f"{shown['plain_ms'] + shown['plain_host_ms']:>9.2f} {shown['verify_ms']:>7.2f} "
+            f"{shown['draft_ms']:>7.2f} {shown['host_ms']:>7.2f} {shown['ms_per_token']:>9.2f} "
+            f"{shown['speed_up']:>9.2f}  {shown['speed_up_from']:.2f} to "
+            f"{shown['speed_up_to']:.2f} {batch['best_tokens']:>5}"
+        )
+    told += [f"  {batch['verdict']}" for batch in answer["batches"]]
+    told += _line_of_scheduling(answer)
+    memory = answer["memory"]
+    text = f"  weights {memory['weight_bytes'] / 2**30:.1f} GiB on each device"
+    if "unplanned" in memory:
+        return [*told, f"{text}; requests at once not told: {memory['unplanned']}"]
+    return [
+        *told,
+        f"{text}; {memory['requests_at_once']} requests of {answer['context']} tokens at once in "
+        f"{memory['cache_bytes'] / 2**30:.1f} GiB of KV caches",
+    ]

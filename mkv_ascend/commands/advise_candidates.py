@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``mkv-ascend advise`` compares: a method, its draft, and how often that is accepted."""
+"""What ``mkv-ascend advise`` compares: methods, their drafts, and what vLLM says of each."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from mkv_ascend.advice.prediction import acceptance_of
+from mkv_ascend.commands import host_process
 from mkv_ascend.commands.command_words import LOOK_UP, METHODS, PREDICTORS, split_draft
+from mkv_ascend.rules.refusal import Refusal, text_of
 
 WITHOUT_A_DRAFT = ("mtp", *LOOK_UP)
 """Methods that need no folder but the target's."""
-EXIT_UNREADABLE = 2
+EXIT_REFUSED, EXIT_UNREADABLE = 1, 2
 
 
 class AdviceError(ValueError):
@@ -156,3 +162,54 @@ def _number(text: str, least: float, most: float) -> float:
         allowed = "from 0 to 1" if most == 1 else "above 0"
         raise argparse.ArgumentTypeError(f"{text!r}; allowed: a number {allowed}")
     return number
+
+
+def acceptance_in(arguments: argparse.Namespace, candidate: Candidate) -> float:
+    """The chance of a draft token to be accepted, also where a length is given for it."""
+    if candidate.acceptance is not None:
+        return candidate.acceptance
+    if arguments.tokens is None:
+        raise AdviceError("--length needs --tokens K, the draft tokens that it was seen with")
+    assert candidate.length is not None
+    try:
+        return acceptance_of(candidate.length, arguments.tokens)
+    except ValueError as error:
+        raise AdviceError(f"--length {candidate.length}: {error}") from error
+
+
+def judged(arguments: argparse.Namespace, candidate: Candidate) -> dict[str, Any]:
+    """What ``mkv-ascend check`` says of the pair, whatever memory a device has.
+
+    Raises AdviceError with its words where it is refused; ProcessError where vLLM is not asked.
+    """
+    words = [os.path.abspath(arguments.target), "--tensor-parallel-size", str(arguments.tp)]
+    words += ["--max-model-len", str(arguments.context)]
+    if arguments.async_scheduling is not None:
+        words.append(f"--{'' if arguments.async_scheduling else 'no-'}async-scheduling")
+    # Lookups need nothing of the models, and packages that a server has.
+    if candidate.method in LOOK_UP:
+        if arguments.async_scheduling:
+            raise AdviceError(
+                f"vLLM refuses --async-scheduling with method {candidate.method}: leave it out; "
+                "steps without a draft are scheduled ahead by themselves"
+            )
+    else:
+        speculation = {"method": candidate.method, "num_speculative_tokens": arguments.tokens or 1}
+        if candidate.draft is not None:
+            speculation["model"] = os.path.abspath(candidate.draft)
+        words += ["--speculative-config", json.dumps(speculation)]
+    device = {
+        **host_process.THIS,
+        "count_is_known": True,
+        "memory_bytes": 1 << 50,
+        "generation": arguments.chip.upper(),
+        "source": f"judged for an Ascend {arguments.chip.upper()}",
+    }
+    question = {"words": words, "device": device, "plan": False, "works": True}
+    answer: dict[str, Any] = host_process.ask(question, {}, "advise")
+    if answer["answer"] == "refused":
+        refusals = (Refusal(**refusal) for refusal in answer["refusals"])
+        raise AdviceError(text_of(refusals), EXIT_REFUSED)
+    if answer["answer"] != "served":
+        raise AdviceError(answer["problem"])
+    return answer

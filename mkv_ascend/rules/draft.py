@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from mkv_ascend import host_versions
 from mkv_ascend.rules import families
 from mkv_ascend.rules.facts import BLOCKS, Facts, SpeculationFacts
 from mkv_ascend.rules.model import DELTA_ATTENTION, GATED_DELTA_RULE, ROLLED_BACK, ModelFacts
@@ -16,6 +16,8 @@ MOST_TOKENS_PER_STEP = 16
 """Tokens of a request that attention verifies at once, K + 1: the limit of
 npu_fused_infer_attention_score in TND layout, asserted by every builder of vllm-ascend."""
 HEADS = ("eagle", "eagle3", *BLOCKS)
+READERS = ("eagle3", *BLOCKS)
+"""Methods of heads that read several depths of the target."""
 OF_OUTPUTS = ("target_layer_ids", "dspark_target_layer_ids")
 """Lists of layers whose output a head reads; others are of what goes into a layer."""
 SMALL = 4
@@ -37,78 +39,57 @@ OF_HEADS = (
 """Fields of configurations of heads that no whole model has."""
 
 
-def tokens_per_step(facts: Facts) -> Iterator[Refusal]:
+def _too_many_tokens(facts: Facts) -> object:
     """More tokens to verify than attention takes, or a rule of states."""
     speculation, most, what = facts.speculation, MOST_TOKENS_PER_STEP, "attention"
     limit = facts.host.most_tokens_of_gated_delta_rule
     if limit and any(model.recurrent == GATED_DELTA_RULE for model in facts.models):
         most, what = limit, f"the {GATED_DELTA_RULE}"
     if speculation is None or speculation.tokens < most:
-        return
-    yield Refusal(
-        "tokens-per-step",
-        f"num_speculative_tokens is {speculation.tokens}: a step verifies "
-        f"{speculation.tokens + 1} tokens of a request, and {what} of "
-        f"{host_versions.vllm_ascend()} takes at most {most}",
-        f"1 to {most - 1}",
-        f"write num_speculative_tokens {most - 1} or less",
-    )
+        return False
+    tokens = speculation.tokens
+    return {"tokens": tokens, "step": tokens + 1, "what": what, "most": most, "fewer": most - 1}
 
 
-def method_and_class(facts: Facts) -> Iterator[Refusal]:
+def _class_of_another_method(facts: Facts) -> object:
     """A draft of a class that is not the method's; vLLM compares them for no method.
 
     What it makes of a wrong pair is a late error, or a draft of which no token is accepted.
     """
-    if facts.drafts is None or len(facts.models) == 1:
-        return
-    speculation, draft = facts.drafts
-    method, given = speculation.method, facts.named_by_draft
-    found = next((name for name, named, _ in NAMED if given and named.search(given[0])), None)
-    if given and found is None and method in ("eagle", "eagle3", "dflash"):
+    if facts.drafts is None or len(facts.models) == 1 or not facts.named_by_draft:
+        return False
+    (speculation, draft), given = facts.drafts, facts.named_by_draft
+    method = speculation.method
+    found = next(((name, what) for name, named, what in NAMED if named.search(given[0])), None)
+    if found is None and method in ("eagle", "eagle3", "dflash"):
         # Published EAGLE heads name the class of a whole Llama.
         is_small = (draft.number("num_hidden_layers") or 0) <= SMALL
         if not is_small and all(draft.text.get(name) is None for name in OF_HEADS):
-            found = "draft_model"
-    if found is None or found == method:
-        return
-    what = next((what for name, _, what in NAMED if name == found), "a model of its own")
-    yield Refusal(
-        "draft-class",
-        f"method {method} is asked for, and the draft {draft.name} ({', '.join(given)}) is {what}",
-        f"this draft with method {found}",
-        f'write "method": "{found}", or choose a draft of method {method}',
-    )
+            found = "draft_model", "a model of its own"
+    if found is None or found[0] == method:
+        return False
+    return {"found": found[0], "what": found[1], "given": ", ".join(given)}
 
 
-def hidden_size(facts: Facts) -> Iterator[Refusal]:
+def _other_width(facts: Facts) -> object:
     """A head whose input is not as wide as the target's hidden states."""
-    if facts.drafts is None or facts.drafts[0].method not in ("eagle", "eagle3"):
-        return
-    speculation, draft = facts.drafts
+    if facts.drafts is None or facts.method not in ("eagle", "eagle3"):
+        return False
+    draft = facts.drafts[1]
     # A head may name the width that it takes besides its own.
     taken = draft.number("target_hidden_size") or draft.number("hidden_size")
     given = facts.target.number("hidden_size")
-    if taken is None or given is None or taken == given:
-        return
-    yield Refusal(
-        "hidden-size",
-        f"the {speculation.method} head {draft.name} takes hidden states of {taken} numbers, and "
-        f"{facts.target.name} has {given}",
-        f"a head that was trained for this target (hidden_size {given})",
-        "choose such a head, or a draft model of its own",
-    )
+    wrong = taken is not None and given is not None and taken != given
+    return wrong and {"taken": taken, "given": given}
 
 
 def states_of_draft(facts: Facts) -> Iterator[Refusal]:
     """A draft whose states cannot be taken back."""
-    if facts.drafts is None or facts.drafts[1].recurrent is None:
+    # A predictor's own layers are attention layers.
+    if facts.drafts is None or facts.drafts[1].recurrent is None or facts.method == "mtp":
         return
     speculation, draft = facts.drafts
     kind = draft.recurrent
-    if speculation.method == "mtp":
-        # The predictor's own layers are attention layers.
-        return
     possible = f"draft models of attention layers, {', '.join(sorted(ROLLED_BACK))}"
     delta = kind == DELTA_ATTENTION and not families.is_taken_back(facts, draft)
     never = kind in families.NEVER_ROLLED_BACK or delta
@@ -160,40 +141,30 @@ def _options_of_recurrent(
         "--kv-transfer-config": facts.has_transfer,
         "--kv-offloading-size": facts.has_offloading,
     }
-    why = "their states could not follow"
-    for option, given in asked.items():
-        if given:
-            yield Refusal(
-                "recurrent-draft-option",
-                f"the draft {draft.name} has recurrent layers, and {option} is set: {why}",
-                "the same draft without this option, or a draft of attention layers",
-                f"leave {option} out",
-            )
+    found = [
+        (f"{option} is set: their states could not follow", "this option", f"leave {option} out")
+        for option, given in asked.items()
+        if given
+    ]
     unread = None if facts.target.recurrent is None else why_hits_are_not_read(facts, draft)
     if unread is not None and facts.prefix_caching:
+        what = "prefix caching (--enable-prefix-caching) is on beside states of the target: "
+        found.append((what + unread, "prefix caching", "write --no-enable-prefix-caching"))
+    for what, without, change in found:
         yield Refusal(
             "recurrent-draft-option",
-            f"the draft {draft.name} has recurrent layers, and prefix caching "
-            f"(--enable-prefix-caching) is on beside states of the target: {unread}",
-            "the same draft without prefix caching, or a draft of attention layers",
-            "write --no-enable-prefix-caching",
+            f"the draft {draft.name} has recurrent layers, and {what}",
+            f"the same draft without {without}, or a draft of attention layers",
+            change,
         )
 
 
-def states_for_heads(facts: Facts) -> Iterator[Refusal]:
-    """Heads over layers that hand on several states per token, or depths that are not there."""
-    if facts.drafts is None or facts.drafts[0].method not in ("eagle3", *BLOCKS):
-        return
-    speculation, draft = facts.drafts
-    if facts.target.is_compressed:
-        yield Refusal(
-            "head-states",
-            f"method {speculation.method} over {facts.target.name} (DeepSeek-V4), whose layers "
-            "hand on several states per token where a head takes one",
-            "its own MTP layer (method mtp), or a draft model",
-            "choose one of these",
-        )
-    last = facts.target.number("num_hidden_layers")
+def _wrong_depths(facts: Facts) -> list[dict[str, Any]]:
+    """Depths that a head reads and that are not there, or stand twice."""
+    if facts.drafts is None or facts.method not in READERS:
+        return []
+    draft, last = facts.drafts[1], facts.target.number("num_hidden_layers")
+    wrong = []
     for name, depths in _depths(draft):
         first = -1 if name in OF_OUTPUTS else 0
         most = None if last is None else last + first
@@ -205,12 +176,9 @@ def states_for_heads(facts: Facts) -> Iterator[Refusal]:
         twice = [depth for index, depth in enumerate(depths) if depth in depths[:index]]
         if beyond or twice:
             found = f"{beyond}, and" if beyond else f"{twice} twice, and a depth is handed on once;"
-            yield Refusal(
-                "head-depths",
-                f"{name} of {draft.name} has {found} {facts.target.name} has {last} layers",
-                f"numbers from {first} to {most}, each once",
-                "set them to the depths that the head was trained with, for this target",
-            )
+            numbers = {"last": last, "first": first, "most": most}
+            wrong.append({"name": name, "found": found, **numbers})
+    return wrong
 
 
 def _depths(draft: ModelFacts) -> Iterator[tuple[str, list[object]]]:
@@ -223,50 +191,36 @@ def _depths(draft: ModelFacts) -> Iterator[tuple[str, list[object]]]:
                 yield name, list(depths)
 
 
-def blocks_of_masks(facts: Facts) -> Iterator[Refusal]:
+def _drafts_blocks_of_ours(facts: Facts) -> bool:
+    return facts.drafts is not None and facts.method in BLOCKS and not facts.has_own_proposer
+
+
+def _options_of_blocks(facts: Facts) -> list[dict[str, Any]]:
     """What methods dflash and dspark cannot be combined with."""
-    if facts.drafts is None or not facts.drafts[0].drafts_blocks or facts.has_own_proposer:
-        return
-    method = facts.drafts[0].method
     asked = {
         "prefill_context_parallel_size": facts.prefill_context_parallel > 1,
         "enable_flashcomm1": facts.sequence_parallel,
         "enable_reduce_sample": facts.ascend.get("enable_reduce_sample"),
         "lmhead_tensor_parallel_size": facts.splits_vocabulary,
     }
-    for what, given in asked.items():
-        if given:
-            yield Refusal(
-                "dflash",
-                f"method {method} with {what}: it attends without a causal mask, over all tokens "
-                "of a request, on each rank",
-                f"{method} without it, or another method",
-                f"leave {what} out",
-            )
+    return [
+        {"option": option}
+        for option, given in asked.items()
+        if given and _drafts_blocks_of_ours(facts)
+    ]
 
 
-def windows_in_blocks(facts: Facts) -> Iterator[Refusal]:
+def _unbuilt_windows(facts: Facts) -> object:
     """Windows that the layers of a draft of method dflash or dspark cannot have.
 
     vLLM 0.23.0's class leaves them out. 0.30.0's reads them, and refuses them beside layers that
     attend to all tokens on model runner V1, behind the loading of the target.
     """
-    if facts.drafts is None or not facts.drafts[0].drafts_blocks or facts.has_own_proposer:
-        return
-    speculation, draft = facts.drafts
-    windows = _which_have_windows(draft.text)
-    if not any(windows) or (
-        facts.host.windows_in_blocks and (facts.runner == "v2" or all(windows))
-    ):
-        return
-    yield Refusal(
-        "dflash",
-        f"method {speculation.method}, and layers of the draft {draft.name} have sliding windows, "
-        f"which {host_versions.vllm()} leaves out or does not build beside others on model runner "
-        f"{facts.runner.upper()}",
-        "a draft whose layers attend to all tokens; model runner V2 of vLLM 0.30.0",
-        "choose such a draft, or set VLLM_USE_V2_MODEL_RUNNER=1 with vLLM 0.30.0",
-    )
+    if facts.draft is None or not _drafts_blocks_of_ours(facts):
+        return False
+    windows = _which_have_windows(facts.draft.text)
+    are_built = facts.host.windows_in_blocks and (facts.runner == "v2" or all(windows))
+    return any(windows) and not are_built and {"runner": facts.runner.upper()}
 
 
 def _which_have_windows(text: Mapping[str, object]) -> frozenset[bool]:
@@ -283,80 +237,121 @@ def _which_have_windows(text: Mapping[str, object]) -> frozenset[bool]:
 
 def _has_more_rows(facts: Facts) -> bool:
     """Whether a draft needs more rows than the target has tokens (``llm_base_proposer.py``)."""
-    speculation = facts.speculation
-    if speculation is None or not speculation.has_cache:
-        return False
-    return speculation.method == "draft_model" or bool(facts.option_of_draft("parallel_drafting"))
-
-
-POSITIONS = Rule(
-    "draft-rope",
-    lambda facts: (
-        _has_more_rows(facts) and facts.draft is not None and facts.draft.has_several_positions
-    ),
-    lambda facts: (
-        f"the draft {facts.name_of_draft} has M-RoPE, three positions for each token, of which "
-        f"{host_versions.vllm()} gives a draft one"
-    ),
-    "drafts without mrope_section in their config.json, heads, the target's own predictor (method "
-    "mtp), ngram",
-    "choose a text-only model of the family as the draft, or one of these methods",
-)
-"""The target's rows are not the draft's."""
-
-PADDED_BATCH = Rule(
-    "draft-batch",
-    # The rule of recurrent drafts says it of those.
-    lambda facts: (
-        _has_more_rows(facts)
-        and facts.draft is not None
-        and facts.draft.recurrent is None
-        and facts.option_of_draft("disable_padded_drafter_batch")
-    ),
-    lambda facts: (
-        f"disable_padded_drafter_batch is set, and the draft {facts.name_of_draft} takes rejected "
-        f"tokens as padding: {host_versions.vllm()} has no other way for draft models"
-    ),
-    "the option for heads (eagle, eagle3, mtp)",
-    "leave disable_padded_drafter_batch out",
-)
-"""Rows are made on the device."""
+    parallel = bool(facts.option_of_draft("parallel_drafting"))
+    return facts.has_draft_cache and (facts.method == "draft_model" or parallel)
 
 
 def _shares_choice(facts: Facts) -> bool:
     """Whether later passes attend to the keys that the draft's first pass chose (GLM-5.2)."""
     draft = facts.draft
-    asked = draft is not None and draft.values.get("index_share_for_mtp_iteration")
-    return bool(asked) and facts.runner == "v1" and draft is not None and draft.has_indexer
+    if draft is None or facts.runner != "v1" or not draft.has_indexer:
+        return False
+    return bool(draft.values.get("index_share_for_mtp_iteration"))
 
-
-# vllm-ascend's attention asks the target's configuration, also for layers of the draft.
-KEPT_CHOICE = Rule(
-    "draft-option",
-    lambda facts: _shares_choice(facts) and not facts.target.keeps_choices,
-    lambda facts: (
-        "index_share_for_mtp_iteration is set, and what a draft's first pass chooses is kept only "
-        f"beside layers of {facts.target.name} that share choices, too"
-    ),
-    "a target with shared layers among its indexer_types, or with use_index_cache",
-    """add --hf-overrides '{"use_index_cache": true}'""",
-)
-
-CHOICE_OF_RANKS = Rule(
-    "draft-option",
-    lambda facts: (
-        _shares_choice(facts)
-        and facts.ascend.get("enable_dsa_cp")
-        and not facts.host.moves_choices_of_ranks
-    ),
-    "index_share_for_mtp_iteration and enable_dsa_cp are set: rows of a choice lie on other ranks "
-    "than those of later passes",
-    "one of the two",
-    "leave enable_dsa_cp out",
-)
 
 CHECKS = (
-    *(tokens_per_step, method_and_class, hidden_size, states_of_draft, states_for_heads),
-    *(blocks_of_masks, windows_in_blocks, POSITIONS, PADDED_BATCH),
-    *(KEPT_CHOICE, CHOICE_OF_RANKS),
+    Rule(
+        "tokens-per-step",
+        _too_many_tokens,
+        "num_speculative_tokens is {tokens}: a step verifies {step} tokens of a request, and "
+        "{what} of {ascend} takes at most {most}",
+        "1 to {fewer}",
+        "write num_speculative_tokens {fewer} or less",
+    ),
+    Rule(
+        "draft-class",
+        _class_of_another_method,
+        "method {facts.method} is asked for, and the draft {facts.draft.name} ({given}) is {what}",
+        "this draft with method {found}",
+        'write "method": "{found}", or choose a draft of method {facts.method}',
+    ),
+    Rule(
+        "hidden-size",
+        _other_width,
+        "the {facts.method} head {facts.draft.name} takes hidden states of {taken} numbers, and "
+        "{facts.target.name} has {given}",
+        "a head that was trained for this target (hidden_size {given})",
+        "choose such a head, or a draft model of its own",
+    ),
+    states_of_draft,
+    Rule(
+        "head-states",
+        lambda facts: (
+            facts.drafts is not None and facts.method in READERS and facts.target.is_compressed
+        ),
+        "method {facts.method} over {facts.target.name} (DeepSeek-V4), whose layers hand on "
+        "several states per token where a head takes one",
+        "its own MTP layer (method mtp), or a draft model",
+        "choose one of these",
+    ),
+    Rule(
+        "head-depths",
+        _wrong_depths,
+        "{name} of {facts.draft.name} has {found} {facts.target.name} has {last} layers",
+        "numbers from {first} to {most}, each once",
+        "set them to the depths that the head was trained with, for this target",
+    ),
+    Rule(
+        "dflash",
+        _options_of_blocks,
+        "method {facts.method} with {option}: it attends without a causal mask, over all tokens of "
+        "a request, on each rank",
+        "{facts.method} without it, or another method",
+        "leave {option} out",
+    ),
+    Rule(
+        "dflash",
+        _unbuilt_windows,
+        "method {facts.method}, and layers of the draft {facts.draft.name} have sliding windows, "
+        "which {vllm} leaves out or does not build beside others on model runner {runner}",
+        "a draft whose layers attend to all tokens; model runner V2 of vLLM 0.30.0",
+        "choose such a draft, or set VLLM_USE_V2_MODEL_RUNNER=1 with vLLM 0.30.0",
+    ),
+    # The target's rows are not the draft's.
+    Rule(
+        "draft-rope",
+        lambda facts: (
+            _has_more_rows(facts) and facts.draft is not None and facts.draft.has_several_positions
+        ),
+        "the draft {facts.draft.name} has M-RoPE, three positions for each token, of which {vllm} "
+        "gives a draft one",
+        "drafts without mrope_section in their config.json, heads, the target's own predictor "
+        "(method mtp), ngram",
+        "choose a text-only model of the family as the draft, or one of these methods",
+    ),
+    # Rows are made on the device. The rule of recurrent drafts says it of those.
+    Rule(
+        "draft-batch",
+        lambda facts: (
+            _has_more_rows(facts)
+            and facts.draft is not None
+            and facts.draft.recurrent is None
+            and facts.option_of_draft("disable_padded_drafter_batch")
+        ),
+        "disable_padded_drafter_batch is set, and the draft {facts.draft.name} takes rejected "
+        "tokens as padding: {vllm} has no other way for draft models",
+        "the option for heads (eagle, eagle3, mtp)",
+        "leave disable_padded_drafter_batch out",
+    ),
+    # vllm-ascend's attention asks the target's configuration, also for layers of the draft.
+    Rule(
+        "draft-option",
+        lambda facts: _shares_choice(facts) and not facts.target.keeps_choices,
+        "index_share_for_mtp_iteration is set, and what a draft's first pass chooses is kept only "
+        "beside layers of {facts.target.name} that share choices, too",
+        "a target with shared layers among its indexer_types, or with use_index_cache",
+        """add --hf-overrides '{{"use_index_cache": true}}'""",
+    ),
+    Rule(
+        "draft-option",
+        lambda facts: (
+            _shares_choice(facts)
+            and facts.ascend.get("enable_dsa_cp")
+            and not facts.host.moves_choices_of_ranks
+        ),
+        "index_share_for_mtp_iteration and enable_dsa_cp are set: rows of a choice lie on other "
+        "ranks than those of later passes",
+        "one of the two",
+        "leave enable_dsa_cp out",
+    ),
 )

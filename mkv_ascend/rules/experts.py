@@ -64,40 +64,6 @@ def _gathers(facts: Facts) -> bool:
     )
 
 
-def moves_without_ranks(facts: Facts) -> Iterator[Refusal]:
-    """Experts that no ranks share out: vllm-ascend's layers stop in their constructor."""
-    asked = _asked(facts)
-    named = [name for name in MOVES if asked.get(name)]
-    if not named or not facts.target.num_experts or _ranks_of_experts(facts) > 1:
-        return
-    yield Refusal(
-        "expert-places",
-        f"{named[0]} of eplb_config is given, and no ranks share experts out: layers of "
-        f"{host_versions.vllm_ascend()} stop in their constructor",
-        "--enable-expert-parallel on several ranks",
-        f"add it, or leave {named[0]} out",
-    )
-
-
-# Loaders of vLLM 0.30.0 leave them without weights (``fused_moe_make_expert_params_mapping``).
-COPIES_OF_DRAFT = Rule(
-    "expert-places",
-    lambda facts: (
-        _asked(facts).get(COPIES)
-        and not facts.host.loads_experts_by_map
-        and facts.speculation is not None
-        and facts.speculation.method == "mtp"
-        and facts.target.model_type in WITHOUT_COPIES
-    ),
-    lambda facts: (
-        f"{COPIES} of eplb_config is {_asked(facts)[COPIES]}, and the method is mtp: "
-        f"{host_versions.vllm()} loads no weights into copies of experts of drafting layers"
-    ),
-    "dynamic_eplb without copies, or a draft without experts",
-    f"leave {COPIES} out, or the draft",
-)
-
-
 def places_of_experts(facts: Facts) -> Iterator[Refusal]:
     """A map that a host does not load by, and a map or copies where steps gather all tokens.
 
@@ -132,40 +98,61 @@ def places_of_experts(facts: Facts) -> Iterator[Refusal]:
         )
 
 
-def experts_of_draft(facts: Facts) -> Iterator[Refusal]:
-    """Sequence parallelism where only the draft has experts."""
-    draft = facts.draft
-    if draft is None or facts.drafts is None or not facts.sequence_parallel:
-        return
-    if draft.num_experts and not facts.target.num_experts:
-        yield Refusal(
-            "experts",
-            "sequence parallelism (enable_flashcomm1) is on, and the draft "
-            f"{draft.name} has {draft.num_experts} experts where the target has none",
-            "a draft without experts, or no sequence parallelism",
-            "leave enable_flashcomm1 out",
-        )
-
-
-def _two_models(facts: Facts) -> bool:
-    return facts.speculation is not None and facts.speculation.method == "draft_model"
-
-
-HOST_OPTIONS = (
+CHECKS = (
+    Rule(
+        "expert-places",
+        lambda facts: (
+            facts.target.num_experts
+            and _ranks_of_experts(facts) == 1
+            and (named := [name for name in MOVES if _asked(facts).get(name)])
+            and {"name": named[0]}
+        ),
+        "{name} of eplb_config is given, and no ranks share experts out: layers of {ascend} stop "
+        "in their constructor",
+        "--enable-expert-parallel on several ranks",
+        "add it, or leave {name} out",
+    ),
+    # Loaders of vLLM 0.30.0 leave them without weights (``fused_moe_make_expert_params_mapping``).
+    Rule(
+        "expert-places",
+        lambda facts: (
+            not facts.host.loads_experts_by_map
+            and facts.method == "mtp"
+            and facts.target.model_type in WITHOUT_COPIES
+            and (copies := _asked(facts).get(COPIES))
+            and {"copies": copies}
+        ),
+        f"{COPIES} of eplb_config is {{copies}}, and the method is mtp: {{vllm}} loads no weights "
+        "into copies of experts of drafting layers",
+        "dynamic_eplb without copies, or a draft without experts",
+        f"leave {COPIES} out, or the draft",
+    ),
+    places_of_experts,
+    Rule(
+        "experts",
+        lambda facts: (
+            facts.drafts is not None
+            and facts.sequence_parallel
+            and facts.drafts[1].num_experts
+            and not facts.target.num_experts
+        ),
+        "sequence parallelism (enable_flashcomm1) is on, and the draft {facts.draft.name} has "
+        "{facts.draft.num_experts} experts where the target has none",
+        "a draft without experts, or no sequence parallelism",
+        "leave enable_flashcomm1 out",
+    ),
     Rule(
         "host-option",
         lambda facts: facts.cpu_offload_gb > 0,
-        lambda facts: (
-            f"--cpu-offload-gb is {facts.cpu_offload_gb:g}: vLLM has no view of the host's memory "
-            "for an NPU, and ends while it loads weights"
-        ),
+        "--cpu-offload-gb is {facts.cpu_offload_gb:g}: vLLM has no view of the host's memory for "
+        "an NPU, and ends while it loads weights",
         "weights on the device, in 8 bits or on more ranks",
         "leave --cpu-offload-gb out",
     ),
     # The hosts' offloader takes the layers of one model, and ends with an assertion at the next.
     Rule(
         "host-option",
-        lambda facts: facts.prefetches_weights and _two_models(facts),
+        lambda facts: facts.prefetches_weights and facts.method == "draft_model",
         "weights are fetched layer by layer (--offload-backend prefetch, --offload-group-size) "
         "beside a draft model, and vllm-ascend does so for one model",
         "weights of both on the device, or no draft model",
@@ -181,5 +168,3 @@ HOST_OPTIONS = (
         "leave it out",
     ),
 )
-
-CHECKS = (moves_without_ranks, COPIES_OF_DRAFT, places_of_experts, experts_of_draft, *HOST_OPTIONS)

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rules judge: the configuration that vLLM made, as one frozen value.
+"""What rules judge: the configuration that vLLM made, as one frozen value, and the host's rules.
 
 ``adapters/common/judge/facts_of_config.py`` reads it from a ``VllmConfig``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from mkv_ascend.attention.entry import DeviceGeneration, Environment
 from mkv_ascend.attention.selection import SelectionOptions
 from mkv_ascend.config import MkvConfig
-from mkv_ascend.rules.host import HostRules
 from mkv_ascend.rules.model import ModelFacts
 
 EMULATED = "the emulated NPU, an Ascend A2 in host memory"
@@ -140,19 +139,31 @@ class Facts:
     @property
     def models(self) -> tuple[ModelFacts, ...]:
         """Target and draft; once where the target's own layers draft."""
-        own_layers = self.speculation is not None and self.speculation.method == "mtp"
-        if self.draft is None or (own_layers and self.draft.name == self.target.name):
-            return (self.target,)
-        return (self.target, self.draft)
+        draft, target = self.draft, self.target
+        if draft is None or (self.method == "mtp" and draft.name == target.name):
+            return (target,)
+        return (target, draft)
 
     @property
-    def name_of_draft(self) -> str:
-        """Folder of the draft; empty without one."""
-        return "" if self.draft is None else self.draft.name
+    def method(self) -> str | None:
+        """Method of speculative decoding; None without any."""
+        return None if self.speculation is None else self.speculation.method
 
     def option_of_draft(self, name: str) -> Any:
         """A field of the speculative configuration; None without one."""
         return None if self.speculation is None else self.speculation.options.get(name)
+
+    @property
+    def has_draft_cache(self) -> bool:
+        """Whether there is a draft that keeps a KV cache."""
+        return self.speculation is not None and self.speculation.has_cache
+
+    @property
+    def transfer_option(self) -> str | None:
+        """What lets caches be left to vllm-ascend for a KV connector; None where nothing does."""
+        if self.has_transfer:
+            return "--kv-transfer-config"
+        return "--kv-offloading-size" if self.has_offloading else None
 
     @property
     def context_parallel(self) -> int:
@@ -179,9 +190,8 @@ class Facts:
         """Speculation and draft; None without, and for heads of dspark that a host drafts with."""
         if self.speculation is None or self.draft is None:
             return None
-        if self.speculation.method == "dspark" and self.has_own_proposer:
-            return None
-        return self.speculation, self.draft
+        own = self.method == "dspark" and self.has_own_proposer
+        return None if own else (self.speculation, self.draft)
 
     @property
     def has_own_proposer(self) -> bool:
@@ -189,7 +199,7 @@ class Facts:
         if self.speculation is None or self.draft is None:
             return False
         names = self.draft.architectures
-        if self.speculation.method == "dspark":
+        if self.method == "dspark":
             return self.runner == "v2" or SERVED_DSPARK.isdisjoint(names)
         return not OF_THE_HOST.isdisjoint(names)
 
@@ -211,16 +221,15 @@ class Facts:
     @property
     def _plans_indexer(self) -> bool:
         """Whether our proposal lays out keys of a draft's indexer, of which each rank keeps all."""
-        heads = self.speculation is not None and self.speculation.method == "mtp"
         sparse = self.target.has_indexer and not self.target.is_compressed
         split = bool(self.ascend.get("enable_dsa_cp"))
-        return self.host.captures_shares and heads and sparse and not split
+        return self.host.captures_shares and self.method == "mtp" and sparse and not split
 
     @property
     def layers_in_turn(self) -> int:
         """Drafting layers of Step-3.5, of which each pass runs another; 0 for other drafts."""
-        in_turn = self.speculation is not None and self.speculation.method == "mtp"
-        return self.target.mtp_layers if in_turn and self.target.model_type == STEP3P5 else 0
+        in_turn = self.method == "mtp" and self.target.model_type == STEP3P5
+        return self.target.mtp_layers if in_turn else 0
 
     @property
     def takes_images(self) -> bool:
@@ -253,3 +262,92 @@ class Facts:
     def asked_quantization(self, model: ModelFacts) -> str | None:
         """How the model's weights are quantised: as asked for, or as its files say."""
         return model.asked_quantization or model.quantization
+
+
+@dataclass(frozen=True)
+class UnservedFamily:
+    """A family of models that a host has classes for and does not serve, or serves wrongly.
+
+    ``classes``: names in ``architectures`` of config.json, of which a model has no other one.
+    ``why``: what the host does with it, to be read behind "MODEL is "; ``{dtype}`` stands for the
+    model's. ``possible``, ``change``: as of a ``Refusal``. ``dtypes``: those in which it is served.
+    ``as_draft``: whether it is served as a target.
+    """
+
+    classes: frozenset[str]
+    why: str
+    possible: str
+    change: str
+    dtypes: frozenset[str] = frozenset()
+    as_draft: bool = False
+
+    def is_of(self, architectures: Iterable[str], dtype: str, *, drafts: bool) -> bool:
+        """Whether a model of this family is not served."""
+        names = frozenset(architectures)
+        is_family = bool(names) and names <= self.classes
+        return is_family and dtype not in self.dtypes and (drafts or not self.as_draft)
+
+
+MINIMAX_M2_AS_DRAFT = UnservedFamily(
+    # worker/patch_minimax_m2.py takes them from globals of ops/rotary_embedding.py.
+    frozenset({"MiniMaxM2ForCausalLM"}),
+    "a MiniMax-M2: vllm-ascend rotates its queries and keys by cosines and sines of the target's "
+    "positions, which it keeps once per process",
+    "MiniMax-M2 as the target, and drafts of other families",
+    "choose another draft",
+    as_draft=True,
+)
+
+
+@dataclass(frozen=True)
+class HostRules:
+    """What a host does with models, as far as a configuration tells. ``vllm``: its release."""
+
+    vllm: str
+    plans_compressed: bool
+    """Whether caches of DeepSeek-V4 alone are planned, not left to vllm-ascend; beside layers of
+    another model they are planned on any host."""
+    compressed_in_one_process: bool
+    """Whether a worker in the engine core's own process serves them."""
+    delta_attention_drafts: bool
+    """Whether Kimi delta attention keeps a state for each draft token, so that rejected ones are
+    taken back."""
+    int8_cache_families: frozenset[str] = frozenset()
+    """Classes of models whose scales of int8 keys and values are loaded; empty: all."""
+    int8_is_an_option: bool = False
+    """Whether ``--kv-cache-dtype int8`` asks for caches of 8 bits: latents of sparse attention, or
+    what weights describe."""
+    offloads_split_caches: bool = False
+    """Whether OffloadingConnector takes caches whose keys and values are tensors of their own: by a
+    worker of vllm-ascend's in place of vLLM's."""
+    offload_takes_one_group: bool = False
+    """Whether SimpleCPUOffloadConnector takes one KV group alone, not several without states."""
+    whole_steps_uncompiled: bool = False
+    """Whether whole steps of a model that is not compiled are captured: asked for, or left where
+    pieces were asked for beside them. MLA is not, on model runner V1."""
+    captures_shares: bool = False
+    """Whether a draft's passes are captured where ranks share the keys of a sequence."""
+    has_draft_options: bool = False
+    """Whether vLLM's and vllm-ascend's options of drafts of 0.30.0 are there."""
+    moves_choices_of_ranks: bool = False
+    """Whether what a draft's first pass chose reaches the ranks of later passes (DSA-CP)."""
+    windows_in_blocks: bool = False
+    """Whether layers of drafts of mask tokens may have windows; else vLLM's class leaves them
+    out."""
+    thinking_budgets: bool = True
+    """Whether a request's ``thinking_token_budget`` holds."""
+    most_tokens_of_gated_delta_rule: int | None = None
+    """Tokens of one request that its operator verifies in a step; None: as many as attention."""
+    states_beside_drafts: frozenset[str] = frozenset()
+    """Fields of configurations with recurrent states that drafts are served beside; empty: any."""
+    refuses_states_of_all_blocks: bool = False
+    """Whether ``--mamba-cache-mode all`` reaches an engine, which gives it useless blocks."""
+    ascend_options: frozenset[str] = frozenset()
+    """Names that are known in ``--additional-config``, where others are refused; empty: any."""
+    loads_experts_by_map: bool = False
+    """Whether weights of experts are loaded where ``eplb_config`` of ``--additional-config`` places
+    them, copies, too, on model runner V1."""
+    unserved_families: tuple[UnservedFamily, ...] = ()
+    """Families that the host refuses or serves wrongly."""
+    in_turn_by_default: frozenset[str] = frozenset()
+    """Methods whose steps vLLM schedules ahead where ``--async-scheduling`` asks for it alone."""

@@ -9,8 +9,7 @@ from pathlib import Path
 from mkv_ascend import host_versions
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.rules.facts import Facts
-from mkv_ascend.rules.model import DELTA_ATTENTION, ROLLED_BACK, ModelFacts
-from mkv_ascend.rules.model_files import broken_weights
+from mkv_ascend.rules.model import DELTA_ATTENTION, ROLLED_BACK, ModelFacts, broken_weights
 from mkv_ascend.rules.refusal import Refusal, Rule
 
 NEVER_ROLLED_BACK = frozenset({"Mamba1", "linear attention"})
@@ -50,19 +49,6 @@ def sizes(facts: Facts) -> Iterator[Refusal]:
             )
 
 
-# vLLM looks the mode up behind its configuration, when workers have started.
-TOKENIZER_MODE = Rule(
-    "tokenizer",
-    lambda facts: facts.tokenizer_modes and facts.tokenizer_mode not in facts.tokenizer_modes,
-    lambda facts: (
-        f"--tokenizer-mode is {facts.tokenizer_mode}, for which {host_versions.vllm()} has no "
-        "tokenizer"
-    ),
-    lambda facts: ", ".join(sorted(facts.tokenizer_modes)),
-    "choose one of these, or leave --tokenizer-mode out",
-)
-
-
 def weights(facts: Facts) -> Iterator[Refusal]:
     """Files of weights that are cut short, no safetensors files or not there.
 
@@ -83,63 +69,13 @@ def weights(facts: Facts) -> Iterator[Refusal]:
 
 def family(facts: Facts) -> Iterator[Refusal]:
     """Families that the host has no class for, or serves wrongly."""
-    drafts = facts.speculation is not None and facts.speculation.method == "draft_model"
     for model in facts.models:
+        drafts = model.role is Role.DRAFT and facts.method == "draft_model"
         for found in facts.host.unserved_families:
-            as_draft = model.role is Role.DRAFT and drafts
-            if found.is_of(model.architectures, facts.dtype, drafts=as_draft):
+            if found.is_of(model.architectures, facts.dtype, drafts=drafts):
                 why = f"{model.name} is {found.why.format(dtype=facts.dtype)}"
                 yield Refusal("family", why, found.possible, found.change)
                 return
-
-
-def chunks(facts: Facts) -> Iterator[Refusal]:
-    """Models whose layers attend in chunks (Llama 4).
-
-    vLLM's metadata builder for chunks makes metadata anew, without what vllm-ascend's reads.
-    """
-    for model in facts.models:
-        size = model.number("attention_chunk_size")
-        if size and not model.model_type.startswith(WITHOUT_CHUNKS):
-            yield Refusal(
-                "chunks",
-                f"layers of {model.name} attend in chunks of {size} tokens "
-                f"({Kind.CHUNKED_LOCAL}), which no backend of {host_versions.vllm_ascend()} serves",
-                "attention to all tokens, or to a sliding window",
-                "choose a model without attention_chunk_size in its configuration",
-            )
-
-
-ADAPTERS = Rule(
-    "lora-vocabulary",
-    lambda facts: facts.lora and (facts.target.number("vocab_size") or 0) % LORA_MULTIPLE,
-    lambda facts: (
-        f"--enable-lora with a vocabulary of {facts.target.number('vocab_size')} tokens: "
-        f"{host_versions.vllm_ascend()} pads logits to a multiple of {LORA_MULTIPLE}, and reads "
-        "past the end of each adapter"
-    ),
-    f"vocabularies that are multiples of {LORA_MULTIPLE}",
-    "merge the adapter into the weights, and leave --enable-lora out",
-)
-
-# vLLM 0.30.0 sets the block size of its configuration to the least of all groups, 2 to 8 tokens
-# here. vllm-ascend 0.30.0rc2 then asks the layers again, by that size, of which it has no caches
-# (KeyError in ``DSV4_BLOCK_SIZES``). A worker's own process has its own configuration.
-COMPRESSED_EXECUTOR = Rule(
-    "executor",
-    lambda facts: (
-        facts.target.is_compressed
-        and facts.executor == "uni"
-        and not facts.host.compressed_in_one_process
-    ),
-    lambda facts: (
-        f"{facts.target.name} on one rank, whose worker vLLM runs in the engine core's own "
-        f"process: {host_versions.vllm_ascend()} asks the layers of {facts.target.model_type} for "
-        "caches there by a block size that it has none of"
-    ),
-    "a worker in a process of its own, or several ranks",
-    "add --distributed-executor-backend mp",
-)
 
 
 def is_taken_back(facts: Facts, model: ModelFacts) -> bool:
@@ -193,33 +129,14 @@ def states_of_target(facts: Facts) -> Iterator[Refusal]:
     )
 
 
-STATES_OF_ALL_BLOCKS = Rule(
-    "kept-states",
-    lambda facts: (
-        facts.states_of_all_blocks
-        and facts.target.recurrent is not None
-        and facts.host.refuses_states_of_all_blocks
-    ),
-    lambda _: (
-        "--mamba-cache-mode all was asked for: states at the end of every block. On Ascend states "
-        f"are kept at the ends of scheduled chunks, and {host_versions.vllm_ascend()} gives that "
-        "mode blocks as long as the longest context, so that no prefix would be found again"
-    ),
-    "states at the ends of chunks",
-    "use --mamba-cache-mode align",
-)
-
-
 def one_kind_of_cache(facts: Facts) -> Iterator[Refusal]:
     """``--disable-hybrid-kv-cache-manager`` beside kinds of layers that vLLM cannot make one of.
 
     vLLM lets layers with windows keep all keys then. States have no such other form, and neither
     have DeepSeek-V4's caches; vLLM says so when models are loaded.
     """
-    if not facts.one_kind_of_cache:
-        return
-    of_draft = facts.speculation is not None and facts.speculation.method == "draft_model"
-    for model in facts.models if of_draft else (facts.target,):
+    models = facts.models if facts.method == "draft_model" else (facts.target,)
+    for model in models if facts.one_kind_of_cache else ():
         if model.is_compressed:
             kind = "caches of DeepSeek-V4's kinds"
         elif model.attends_beside_states:
@@ -236,6 +153,77 @@ def one_kind_of_cache(facts: Facts) -> Iterator[Refusal]:
 
 
 CHECKS = (
-    *(sizes, TOKENIZER_MODE, weights, family, chunks, ADAPTERS, COMPRESSED_EXECUTOR),
-    *(states_of_target, STATES_OF_ALL_BLOCKS, one_kind_of_cache),
+    sizes,
+    # vLLM looks the mode up behind its configuration, when workers have started.
+    Rule(
+        "tokenizer",
+        lambda facts: (
+            facts.tokenizer_modes
+            and facts.tokenizer_mode not in facts.tokenizer_modes
+            and {"modes": ", ".join(sorted(facts.tokenizer_modes))}
+        ),
+        "--tokenizer-mode is {facts.tokenizer_mode}, for which {vllm} has no tokenizer",
+        "{modes}",
+        "choose one of these, or leave --tokenizer-mode out",
+    ),
+    weights,
+    family,
+    # Layers that attend in chunks (Llama 4): vLLM's metadata builder for chunks makes metadata
+    # anew, without what vllm-ascend's reads.
+    Rule(
+        "chunks",
+        lambda facts: [
+            {"model": model, "size": size}
+            for model in facts.models
+            if (size := model.number("attention_chunk_size"))
+            and not model.model_type.startswith(WITHOUT_CHUNKS)
+        ],
+        f"layers of {{model.name}} attend in chunks of {{size}} tokens ({Kind.CHUNKED_LOCAL}), "
+        "which no backend of {ascend} serves",
+        "attention to all tokens, or to a sliding window",
+        "choose a model without attention_chunk_size in its configuration",
+    ),
+    Rule(
+        "lora-vocabulary",
+        lambda facts: (
+            facts.lora
+            and (words := facts.target.number("vocab_size") or 0) % LORA_MULTIPLE
+            and {"words": words}
+        ),
+        "--enable-lora with a vocabulary of {words} tokens: {ascend} pads logits to a multiple of "
+        f"{LORA_MULTIPLE}, and reads past the end of each adapter",
+        f"vocabularies that are multiples of {LORA_MULTIPLE}",
+        "merge the adapter into the weights, and leave --enable-lora out",
+    ),
+    # vLLM 0.30.0 sets the block size of its configuration to the least of all groups, 2 to 8 tokens
+    # here. vllm-ascend 0.30.0rc2 then asks the layers again, by that size, of which it has no
+    # caches (KeyError in ``DSV4_BLOCK_SIZES``). A worker's own process has its own configuration.
+    Rule(
+        "executor",
+        lambda facts: (
+            facts.target.is_compressed
+            and facts.executor == "uni"
+            and not facts.host.compressed_in_one_process
+        ),
+        "{facts.target.name} on one rank, whose worker vLLM runs in the engine core's own process: "
+        "{ascend} asks the layers of {facts.target.model_type} for caches there by a block size "
+        "that it has none of",
+        "a worker in a process of its own, or several ranks",
+        "add --distributed-executor-backend mp",
+    ),
+    states_of_target,
+    Rule(
+        "kept-states",
+        lambda facts: (
+            facts.states_of_all_blocks
+            and facts.target.recurrent is not None
+            and facts.host.refuses_states_of_all_blocks
+        ),
+        "--mamba-cache-mode all was asked for: states at the end of every block. On Ascend states "
+        "are kept at the ends of scheduled chunks, and {ascend} gives that mode blocks as long as "
+        "the longest context, so that no prefix would be found again",
+        "states at the ends of chunks",
+        "use --mamba-cache-mode align",
+    ),
+    one_kind_of_cache,
 )

@@ -11,9 +11,9 @@ from mkv_ascend.attention.options import NAMESPACE
 from mkv_ascend.attention.selection import ChosenBy, SelectionError, asked_for, select_backend
 from mkv_ascend.layout.kind import Kind
 from mkv_ascend.rules.backends import requests_of_kinds, without_patterns
-from mkv_ascend.rules.facts import BLOCKS, Facts, SpeculationFacts
+from mkv_ascend.rules.facts import BLOCKS, Facts
 from mkv_ascend.rules.model import ROLLED_BACK, has_windows
-from mkv_ascend.rules.refusal import Refusal
+from mkv_ascend.rules.refusal import Refusal, Rule
 
 TAKES_THE_TARGETS_KEYS = "Gemma4MTPModel"
 """vLLM's class of drafts that attend to the target's own caches."""
@@ -28,60 +28,26 @@ ON_EACH_RANK = "fused_infer_attention"
 """Backend of a draft that can be replicated."""
 
 
-def devices(facts: Facts) -> Iterator[Refusal]:
-    """More ranks than devices."""
-    count, needed = facts.device.count, facts.devices_needed
-    if count is None or needed is None or needed <= count:
-        return
-    yield Refusal(
-        "devices",
-        f"the command takes {needed} devices (tensor, pipeline and context parallelism, and copies "
-        f"of --data-parallel-size), and there are {count} ({facts.device.source})",
-        f"{count} ranks in all",
-        f"write --tensor-parallel-size {count} or less, or make more devices visible "
-        "(ASCEND_RT_VISIBLE_DEVICES; mkv-ascend emulate --devices)",
-    )
+def _ranks_of_draft(facts: Facts) -> object:
+    """A draft on one rank where its target has several; vLLM refuses all other numbers itself.
 
-
-def ranks_of_draft(facts: Facts) -> Iterator[Refusal]:
-    """A draft on other ranks than its target."""
-    speculation, ranks = facts.speculation, facts.tensor_parallel
-    asked = None if speculation is None else speculation.options.get("draft_tensor_parallel_size")
-    if speculation is None or asked is None or asked == ranks or facts.draft is None:
-        return
-    if asked == 1 and speculation.method != "draft_model":
-        yield from _whole_experts(facts)
-        return
-    possible = f"{ranks}"
-    if speculation.method != "draft_model":
-        possible += ", or 1: the head whole on every rank"
-    yield Refusal(
-        "draft-ranks",
-        f"draft_tensor_parallel_size is {asked!r} and --tensor-parallel-size {ranks}: "
-        f"{host_versions.vllm()} runs a draft model on all ranks of its target",
-        possible,
-        "leave draft_tensor_parallel_size out",
-    )
-
-
-def _whole_experts(facts: Facts) -> Iterator[Refusal]:
-    """A head with experts, whole on each rank.
-
-    On model runner V1 vllm-ascend builds the head for one rank and runs it among all of the
-    target's, which add up what experts give. On V2 it builds the head for all ranks anyway. A
-    configuration with experts does not always say whether the layers that draft have them, too.
+    A head with experts cannot be: on model runner V1 vllm-ascend builds it for one rank and runs it
+    among all of the target's, which add up what experts give. On V2 it builds the head for all
+    ranks anyway. A configuration with experts does not always say whether the layers that draft
+    have them, too.
     """
-    draft = facts.draft
-    if draft is None or not draft.num_experts or facts.runner == "v2":
-        return
-    yield Refusal(
-        "draft-ranks",
-        f"draft_tensor_parallel_size is 1, and {draft.name} has {draft.num_experts} experts: where "
-        f"layers that draft have them, each of {facts.tensor_parallel} ranks adds what all experts "
-        "give",
-        f"{facts.tensor_parallel}, the ranks of the target",
-        "leave draft_tensor_parallel_size out",
-    )
+    draft, ranks = facts.draft, facts.tensor_parallel
+    asked = facts.option_of_draft("draft_tensor_parallel_size")
+    if asked != 1 or ranks == 1 or draft is None:
+        return False
+    if facts.method == "draft_model":
+        why = f" and --tensor-parallel-size {ranks}: {host_versions.vllm()} runs a draft model on "
+        return {"why": why + "all ranks of its target", "possible": ranks}
+    if not draft.num_experts or facts.runner == "v2":
+        return False
+    why = f", and {draft.name} has {draft.num_experts} experts: where layers that draft have them, "
+    why += f"each of {ranks} ranks adds what all experts give"
+    return {"why": why, "possible": f"{ranks}, the ranks of the target"}
 
 
 def stages(facts: Facts) -> Iterator[Refusal]:
@@ -90,14 +56,13 @@ def stages(facts: Facts) -> Iterator[Refusal]:
     The draft is whole, on the last stage. So it can read what the last stage has or is sent: hidden
     states of layers, but no keys.
     """
-    speculation, count = facts.speculation, facts.pipeline_parallel
-    if speculation is None or count < 2 or facts.kv_role == "kv_producer":
+    if facts.method is None or facts.pipeline_parallel < 2 or facts.kv_role == "kv_producer":
         return
-    for why, change in _reasons(facts, speculation):
+    for why, change in _reasons(facts):
         yield Refusal(
             "pipeline",
-            f"--pipeline-parallel-size is {count} and there is a draft ({speculation.method}): "
-            + why,
+            f"--pipeline-parallel-size is {facts.pipeline_parallel} and there is a draft "
+            f"({facts.method}): {why}",
             "draft models, heads on hidden states of the target (eagle, eagle3, mtp, dflash), and "
             "tokens that are looked up, for text on targets of attention layers, of gated delta "
             "nets, of Mamba2 layers (but Granite 4) and of short convolutions",
@@ -105,23 +70,23 @@ def stages(facts: Facts) -> Iterator[Refusal]:
         )
 
 
-def _reasons(facts: Facts, speculation: SpeculationFacts) -> Iterator[tuple[str, str]]:
+def _reasons(facts: Facts) -> Iterator[tuple[str, str]]:
     """Why such a draft is not served over stages, and what to change."""
     target, draft = facts.target, facts.draft
     if target.recurrent is not None and target.model_type == WHOLE_ON_EACH_STAGE:
         yield "vLLM's class of Granite 4 looks for the weights of all stages on each one", INSTEAD
     elif target.recurrent is not None and target.recurrent not in ROLLED_BACK:
         yield f"no test judges states of {target.recurrent} there", INSTEAD
-    if not speculation.has_cache:
+    if not facts.has_draft_cache:
         return
     if draft is not None and TAKES_THE_TARGETS_KEYS in draft.architectures:
         yield "it reads keys of the target, which lie on several stages", INSTEAD
-    if speculation.method == "eagle3" and facts.sequence_parallel:
+    if facts.method == "eagle3" and facts.sequence_parallel:
         yield (
             "with enable_flashcomm1 a rank has the hidden states of a share of the tokens",
             "leave enable_flashcomm1 out",
         )
-    states = draft.recurrent if draft is not None and speculation.method != "mtp" else None
+    states = draft.recurrent if draft is not None and facts.method != "mtp" else None
     if states is not None and states not in ROLLED_BACK:
         yield "the draft's states are not taken back there", "choose a draft of attention layers"
     if facts.layers_in_turn > 1:
@@ -169,51 +134,29 @@ def _ranks_share(facts: Facts) -> bool:
     return facts.decode_context_parallel > 1 and facts.prefill_context_parallel == 1
 
 
-def windows_in_shares(facts: Facts) -> Iterator[Refusal]:
-    """Layers with windows, where vllm-ascend's own proposal drafts: it sees all keys of a rank."""
-    speculation, draft = facts.speculation, facts.draft
-    if speculation is None or draft is None or not speculation.has_cache:
-        return
-    # Drafts of mask tokens are refused with either.
-    prompts = facts.prefill_context_parallel > 1
-    if prompts and draft.has_windows and not speculation.drafts_blocks:
-        yield Refusal(
-            "draft-shares",
-            f"layers of the draft {draft.name} have sliding windows, and prefill context "
-            "parallelism is on, where each rank attends to all keys that it has",
-            "a draft whose layers attend to all tokens, or decode context parallelism alone",
-            "choose such a draft, or leave prefill_context_parallel_size out",
-        )
-
-
-def replicated_drafts(facts: Facts) -> Iterator[Refusal]:
+def _why_no_shares(facts: Facts) -> object:
     """What a draft cannot be of which each rank keeps all keys, or the option without one."""
     asked = facts.options.kv_cache.replicate_draft
     if not (asked or is_replicated(facts)):
-        return
-    reason = _why_not_asked(facts) if asked else None
-    reason = reason or _why_not_replicated(facts)
-    if reason is None:
-        return
-    what, change = reason
-    possible = "a draft of dense layers on fused_infer_attention, over 2 to 8 such ranks"
+        return False
+    reason = (_why_not_asked(facts) if asked else None) or _why_not_replicated(facts)
     name = "kv_cache.replicate_draft is true"
     if not asked and facts.draft is not None:
         name = f"each rank keeps all keys of the draft {facts.draft.name}"
-    yield Refusal("draft-shares", f"{name}, and {what}", possible, change)
+    return reason and {"name": name, "why": reason[0], "change": reason[1]}
 
 
 def _why_not_asked(facts: Facts) -> tuple[str, str] | None:
     """Why the option has no sense, and what to change."""
     out = "leave kv_cache.replicate_draft out"
-    speculation, draft = facts.speculation, facts.draft
-    if speculation is None or draft is None or not speculation.has_cache:
+    draft = facts.draft
+    if draft is None or not facts.has_draft_cache:
         return "there is no draft with a KV cache", out
     if not _ranks_share(facts):
         return "ranks do not share keys (decode_context_parallel_size alone lets them)", out
-    if draft.recurrent is not None and speculation.method != "mtp":
+    if draft.recurrent is not None and facts.method != "mtp":
         return f"the draft {draft.name} has recurrent layers, which keep no keys", out
-    if speculation.method == "dspark" and facts.has_own_proposer:
+    if facts.method == "dspark" and facts.has_own_proposer:
         return f"vllm-ascend's own proposals draft with {draft.name}", out
     return None
 
@@ -234,8 +177,8 @@ def _why_not_replicated(facts: Facts) -> tuple[str, str] | None:
             f"{128 * ranks} tokens, and the operator takes 1024",
             f"lower it to {MOST_RANKS} or less",
         )
-    if facts.has_transfer or facts.has_offloading:
-        name = "kv_transfer_config" if facts.has_transfer else "kv_offloading_size"
+    if facts.transfer_option is not None:
+        name = facts.transfer_option.strip("-").replace("-", "_")
         return f"{name} is set: connectors know blocks of one size", f"leave {name} out"
     return None
 
@@ -265,4 +208,50 @@ def _other_backend(facts: Facts) -> tuple[str, str] | None:
     return None
 
 
-CHECKS = (devices, ranks_of_draft, stages, windows_in_shares, replicated_drafts)
+CHECKS = (
+    Rule(
+        "devices",
+        lambda facts: (
+            facts.device.count is not None
+            and facts.devices_needed is not None
+            and facts.devices_needed > facts.device.count
+        ),
+        "the command takes {facts.devices_needed} devices (tensor, pipeline and context "
+        "parallelism, and copies of --data-parallel-size), and there are {facts.device.count} "
+        "({facts.device.source})",
+        "{facts.device.count} ranks in all",
+        "write --tensor-parallel-size {facts.device.count} or less, or make more devices visible "
+        "(ASCEND_RT_VISIBLE_DEVICES; mkv-ascend emulate --devices)",
+    ),
+    Rule(
+        "draft-ranks",
+        _ranks_of_draft,
+        "draft_tensor_parallel_size is 1{why}",
+        "{possible}",
+        "leave draft_tensor_parallel_size out",
+    ),
+    stages,
+    # Where vllm-ascend's own proposal drafts: it sees all keys of a rank. Drafts of mask tokens are
+    # refused with either.
+    Rule(
+        "draft-shares",
+        lambda facts: (
+            facts.prefill_context_parallel > 1
+            and facts.draft is not None
+            and facts.draft.has_windows
+            and facts.has_draft_cache
+            and facts.method not in BLOCKS
+        ),
+        "layers of the draft {facts.draft.name} have sliding windows, and prefill context "
+        "parallelism is on, where each rank attends to all keys that it has",
+        "a draft whose layers attend to all tokens, or decode context parallelism alone",
+        "choose such a draft, or leave prefill_context_parallel_size out",
+    ),
+    Rule(
+        "draft-shares",
+        _why_no_shares,
+        "{name}, and {why}",
+        "a draft of dense layers on fused_infer_attention, over 2 to 8 such ranks",
+        "{change}",
+    ),
+)

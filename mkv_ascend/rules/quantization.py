@@ -28,29 +28,23 @@ def dtype(facts: Facts) -> Iterator[Refusal]:
     if facts.target.is_compressed:
         taken = {"bfloat16"}
     if facts.dtype not in taken:
-        yield Refusal(
-            "dtype",
-            f"--dtype is {facts.dtype}"
-            + (", for DeepSeek-V4's layers" if facts.target.is_compressed else ""),
-            ", ".join(sorted(taken)),
-            "write --dtype bfloat16, or leave it out",
-        )
+        whose = ", for DeepSeek-V4's layers" if facts.target.is_compressed else ""
+        change = "write --dtype bfloat16, or leave it out"
+        yield Refusal("dtype", f"--dtype is {facts.dtype}{whose}", ", ".join(sorted(taken)), change)
 
 
 def cache_dtype(facts: Facts) -> Iterator[Refusal]:
     """Quantised caches: vllm-ascend takes them from quantised weights, on 0.23 never from this."""
-    asked, target = facts.cache_dtype, facts.target
+    asked, target, formats = facts.cache_dtype, facts.target, facts.target.formats
     taken = (PLAIN_DTYPES - {"float32"}) | facts.device.extra_dtypes
     if asked == "auto" or asked in taken:
         return
-    formats = target.formats
-    has_8_bits = (
-        target.has_indexer
-        or (formats is not None and formats.int8_layers)
-        or (formats is not None and formats.has_int8_latents and facts.kv_role == "kv_consumer")
-    )
-    if asked == "int8" and has_8_bits and facts.host.int8_is_an_option:
-        return
+    if asked == "int8" and facts.host.int8_is_an_option:
+        decodes = facts.kv_role == "kv_consumer"
+        if target.has_indexer or (
+            formats is not None and (formats.int8_layers or (formats.has_int8_latents and decodes))
+        ):
+            return
     is_float8 = asked in ("fp8", "fp8_e4m3") and facts.device.generation is DeviceGeneration.A5
     if is_float8 and target.number("kv_lora_rank") is not None:
         return
@@ -110,13 +104,11 @@ def int8_cache(facts: Facts) -> Iterator[Refusal]:
         plain += "without it"
         families = facts.host.int8_cache_families
         if families and not families & set(model.architectures):
-            yield Refusal(
-                "cache-format",
-                f"{asked}, and {host_versions.vllm_ascend()} does not load their scales for "
-                f"{', '.join(model.architectures) or model.model_type}",
-                ", ".join(sorted(families)),
-                plain,
+            names = ", ".join(model.architectures) or model.model_type
+            what = (
+                f"{asked}, and {host_versions.vllm_ascend()} does not load their scales for {names}"
             )
+            yield Refusal("cache-format", what, ", ".join(sorted(families)), plain)
         if model.head_size != INT8_HEAD_SIZE:
             yield Refusal(
                 "cache-format",
@@ -135,7 +127,7 @@ def int8_cache(facts: Facts) -> Iterator[Refusal]:
 
 def int8_predictor(facts: Facts) -> Iterator[Refusal]:
     """Drafting layers (method mtp) with keys and values of 8 bits whose scales are not loaded."""
-    if facts.draft is None or facts.speculation is None or facts.speculation.method != "mtp":
+    if facts.draft is None or facts.method != "mtp":
         return
     target = facts.target
     layers = target.number("num_hidden_layers")

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from mkv_ascend import host_versions
 
 if TYPE_CHECKING:
     from mkv_ascend.rules.facts import Facts
@@ -32,23 +34,31 @@ Check = Callable[["Facts"], Iterator[Refusal]]
 
 @dataclass(frozen=True)
 class Rule:
-    """A refusal of one sentence. The parts are functions of the facts where they name values.
+    """A row of a table of rules: when something cannot be served, and the parts of its refusal.
 
-    ``when``: whether the facts cannot be served.
+    ``when``: whether these facts cannot be; a mapping has values for the parts besides, and a list
+    of mappings one for each refusal. The parts are read by ``str.format`` with these, ``facts``,
+    and ``vllm`` and ``ascend``, the hosts with their versions.
     """
 
     code: str
     when: Callable[[Facts], object]
-    asked: str | Callable[[Facts], str]
-    possible: str | Callable[[Facts], str]
+    asked: str
+    possible: str
     change: str
 
     def __call__(self, facts: Facts) -> Iterator[Refusal]:
-        """One refusal, or none."""
-        if self.when(facts):
-            parts = (self.asked, self.possible)
-            asked, possible = (part if isinstance(part, str) else part(facts) for part in parts)
-            yield Refusal(self.code, asked, possible, self.change)
+        """Every refusal."""
+        found = self.when(facts)
+        for more in found if isinstance(found, list) else [found] if found else []:
+            values = {
+                "facts": facts,
+                "vllm": host_versions.vllm(),
+                "ascend": host_versions.vllm_ascend(),
+                **(more if isinstance(more, Mapping) else {}),
+            }
+            parts = (self.asked, self.possible, self.change)
+            yield Refusal(self.code, *(part.format_map(values) for part in parts))
 
 
 class RefusedError(ValueError):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mkv_ascend.rules.facts import Facts
-from mkv_ascend.rules.model_files import WeightFormats
+from mkv_ascend.rules.model import WeightFormats
 from tests.support.rule_facts import (
     A3,
     A5,
@@ -119,7 +119,6 @@ V2_GIVEN: dict[str, dict[str, Any]] = {
         "ascend": {"enable_flashcomm1": True},
     },
     "adaptive verification": {"options": {"enable_adaptive_verification": True}},
-    "parallel drafting": {"options": {"parallel_drafting": True}},
     "one choice of keys": {"draft": {**HEAD, "index_share_for_mtp_iteration": True}},
 }
 

@@ -11,8 +11,7 @@ from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.config import parse_config
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.rules.facts import DeviceFacts, Facts, SpeculationFacts
-from mkv_ascend.rules.model import ModelFacts
-from mkv_ascend.rules.model_files import WeightFormats
+from mkv_ascend.rules.model import ModelFacts, WeightFormats
 
 OLD, NEW = (
     next(one.RULES for one in installed.adapters() if one.RULES.vllm == release)

@@ -20,7 +20,7 @@ from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.plan import BoundPlan
 from mkv_ascend.layout.report import served_groups
 from mkv_ascend.metrics import Store, folder
-from mkv_ascend.rules.notes import of_waiting
+from mkv_ascend.rules.verdict import of_waiting
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

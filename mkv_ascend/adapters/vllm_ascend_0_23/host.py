@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.contract import WORKER
-from mkv_ascend.rules.host import MINIMAX_M2_AS_DRAFT, HostRules, UnservedFamily
+from mkv_ascend.rules.facts import MINIMAX_M2_AS_DRAFT, HostRules, UnservedFamily
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

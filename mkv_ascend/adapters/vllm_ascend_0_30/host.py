@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.adapters.vllm_ascend_0_30 import ascend_options
-from mkv_ascend.rules.host import MINIMAX_M2_AS_DRAFT, HostRules, UnservedFamily
+from mkv_ascend.rules.facts import MINIMAX_M2_AS_DRAFT, HostRules, UnservedFamily
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 from mkv_ascend import cli
 from mkv_ascend.adapters.installed import rules
 from mkv_ascend.advice.work import Cache, LayerWork, ModelWork, Weights, Works
-from mkv_ascend.commands import advise_text, host_process
+from mkv_ascend.commands import advise, host_process
 
 CONFIGS = Path(__file__).resolve().parents[2] / "data" / "configs"
 PAIR = (str(CONFIGS / "Llama-3.1-8B"), "--method", "eagle3", "--draft")
@@ -288,7 +288,7 @@ def test_how_steps_are_scheduled_is_vllms_default_of_the_method(
 
     def told(*words: str) -> tuple[list[bool], str]:
         answer = advise_json(capsys, *words)
-        return [answer[name] for name in names], "\n".join(advise_text.lines(answer))
+        return [answer[name] for name in names], "\n".join(advise.lines(answer))
 
     ahead, text = told(*by_model)
     assert ahead == [True, not waits]

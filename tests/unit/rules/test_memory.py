@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mkv_ascend.rules.memory import Memory, weights_over_device
+from mkv_ascend.rules.kv_cache import Memory, weights_over_device
 
 GIB = 1 << 30
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mkv_ascend.rules.model_files import ConfigFileError, broken_weights, read_object
-from mkv_ascend.rules.table import refusals
+from mkv_ascend.rules.model import ConfigFileError, broken_weights, read_object
+from mkv_ascend.rules.verdict import refusals
 from tests.support.rule_facts import LLAMA, facts, model
 from tests.support.safetensors_files import write_tensors
 

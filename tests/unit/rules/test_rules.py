@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from mkv_ascend.rules import notes
+from mkv_ascend.rules import graphs
 from mkv_ascend.rules.facts import Facts
 from mkv_ascend.rules.options import unknown_names
-from mkv_ascend.rules.table import refusals
+from mkv_ascend.rules.verdict import refusals
 from tests.support.rule_cases import REFUSED, SERVED
 from tests.support.rule_facts import MOE, NEW, OLD, facts, pair
 
@@ -63,5 +63,5 @@ def test_our_options_one_level_too_high_are_refused_on_each_host() -> None:
     ],
 )
 def test_how_a_draft_runs_is_told(found: Facts, backends: dict[str, int], says: str) -> None:
-    assert says in (notes.draft_graphs(found, backends) or "")
-    assert notes.draft_graphs(facts(), {}) is None
+    assert says in (graphs.draft_graphs(found, backends) or "")
+    assert graphs.draft_graphs(facts(), {}) is None

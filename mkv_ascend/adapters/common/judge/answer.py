@@ -18,9 +18,10 @@ from mkv_ascend.layout.component import LayoutError
 from mkv_ascend.layout.grouping import GroupingError
 from mkv_ascend.layout.planning import ServingPlan, plan
 from mkv_ascend.rules.facts import DeviceFacts, Facts
-from mkv_ascend.rules.memory import Memory, known_blocks, request_over_device, weights_over_device
-from mkv_ascend.rules.notes import draft_graphs, notes
+from mkv_ascend.rules.graphs import draft_graphs
+from mkv_ascend.rules.kv_cache import Memory, known_blocks, request_over_device, weights_over_device
 from mkv_ascend.rules.refusal import Refusal, RefusedError
+from mkv_ascend.rules.verdict import notes
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -94,8 +95,6 @@ def _answered(
     from mkv_ascend.adapters.common.judge.building import Asked, build
 
     asked = Asked(question["plan"], question.get("works", False))
-    built: list[Built] = []
-    unplanned = ""
     left_out: tuple[str, ...] = ()
     try:
         try:
@@ -109,27 +108,22 @@ def _answered(
         if error.refusals:
             raise RefusedError(error.refusals) from None
         unplanned = f"{host_versions.vllm()} does not build this without memory: {error}"
-    memories = [_memory(config, facts, one) for one in built]
-    pairs = list(zip(built, memories, strict=True))
-    stages = [(one, memory, _planned(one, memory)) for one, memory in pairs]
-    found = [
-        refusal
-        for _, memory, planned in stages
-        for refusal in _over_memory(facts, config, memory, planned)
-    ]
+        more = {"unplanned": unplanned, "inputs": None, "works": None, "untold": unplanned}
+        return {**_served(facts, None, None), **more}
+    stages = []
+    found: list[Refusal] = []
+    for one in built:
+        memory = _memory(config, facts, one)
+        planned = _planned(one, memory)
+        fitted = None if planned is None else _fitted(config, memory, planned)
+        found += _over_memory(facts, memory, fitted)
+        stages.append((one, memory, planned, fitted))
     if found:
         raise RefusedError(dict.fromkeys(found))
-    if not stages:
-        served = _served(facts, None, None, config)
-        return {
-            **served,
-            "unplanned": unplanned,
-            "inputs": None,
-            "works": None,
-            "untold": unplanned,
-        }
-    one, memory, planned = min(stages, key=lambda stage: _requests(stage[1], stage[2]) or 0.0)
-    answer = _served(facts, memory, planned, config)
+    one, memory, planned, fitted = min(
+        stages, key=lambda stage: _requests(stage[1], stage[2]) or 0.0
+    )
+    answer = _served(facts, memory, fitted)
     answer["notes"] += left_out
     if len(stages) > 1:
         answer["notes"] += (f"memory is that of the tightest of {len(stages)} pipeline stages",)
@@ -179,32 +173,21 @@ def _memory(config: VllmConfig, facts: Facts, built: Built) -> Memory:
     )
 
 
-def _over_memory(
-    facts: Facts, config: VllmConfig, memory: Memory, planned: ServingPlan | None
-) -> Iterator[Refusal]:
-    heavy = list(weights_over_device(memory))
-    yield from heavy
-    if planned is not None and not heavy:
-        yield from request_over_device(memory, _fitted(config, memory, planned))
-    yield from _of_names(facts, planned)
-
-
-def _of_names(facts: Facts, planned: ServingPlan | None) -> Iterator[Refusal]:
-    """Patterns of ``attention.layers`` that match no layer."""
+def _over_memory(facts: Facts, memory: Memory, planned: ServingPlan | None) -> Iterator[Refusal]:
+    """Weights, or one request, that a device cannot hold, and patterns that match no layer."""
     from mkv_ascend.attention.selection import unmatched_patterns
 
+    heavy = list(weights_over_device(memory))
+    yield from heavy
     if planned is None:
         return
+    if not heavy:
+        yield from request_over_device(memory, planned)
     names = [layer.layout.layer for layer in planned.inputs.layers]
     for message in unmatched_patterns(facts.selection, names):
         asked, _, hint = message.partition("; ")
-        yield Refusal(
-            "pattern",
-            asked,
-            hint,
-            "correct the pattern: it must match the whole name of a layer, as "
-            "mkv-ascend check --plan shows them",
-        )
+        change = "correct the pattern: it must match the whole name of a layer, as "
+        yield Refusal("pattern", asked, hint, f"{change}mkv-ascend check --plan shows them")
 
 
 def _fitted(config: VllmConfig, memory: Memory, planned: ServingPlan) -> ServingPlan:
@@ -227,12 +210,9 @@ def _requests(memory: Memory, planned: ServingPlan | None) -> float | None:
     return round(planned.max_concurrency(planned.num_blocks(memory.expected)), 2)
 
 
-def _served(
-    facts: Facts, memory: Memory | None, planned: ServingPlan | None, config: VllmConfig
-) -> dict[str, Any]:
+def _served(facts: Facts, memory: Memory | None, planned: ServingPlan | None) -> dict[str, Any]:
+    """What is answered of facts; ``memory`` and ``planned``: None where they are not known."""
     speculation = facts.speculation
-    if planned is not None and memory is not None:
-        planned = _fitted(config, memory, planned)
     length = facts.max_model_len if planned is None else planned.inputs.request.tokens
     backends = _backends(planned)
     models = {"target": facts.target.name}
@@ -241,7 +221,7 @@ def _served(
     answer: dict[str, Any] = {
         "answer": "served",
         "models": models,
-        "method": None if speculation is None else speculation.method,
+        "method": facts.method,
         "tokens_per_proposal": 0 if speculation is None else speculation.tokens,
         "max_model_len": length,
         "target_graphs": facts.graph_mode,
@@ -253,20 +233,19 @@ def _served(
         "draft_weight_bytes": None if memory is None else memory.draft,
         "activation_bytes": None if memory is None else memory.activations,
         "notes": (facts.device.source, *notes(facts, length)),
+        "requests": None if memory is None else _requests(memory, planned),
     }
-    for name in ("bytes_per_block", "request_bytes", "cache_bytes", "basis", "blocks", "requests"):
+    for name in ("bytes_per_block", "request_bytes", "cache_bytes", "basis", "blocks"):
         answer[name] = None
     if planned is not None and memory is not None:
         block = planned.plan.bytes_per_block
         cache = memory.blocks * block if memory.blocks else memory.expected
-        blocks = memory.blocks or (None if cache is None else planned.num_blocks(cache))
         answer |= {
             "bytes_per_block": block,
             "request_bytes": sum(planned.admission_pages) * block,
             "cache_bytes": cache,
             "basis": "--num-gpu-blocks-override" if memory.blocks else memory.basis,
-            "blocks": blocks,
-            "requests": _requests(memory, planned),
+            "blocks": memory.blocks or (None if cache is None else planned.num_blocks(cache)),
         }
     return answer
 

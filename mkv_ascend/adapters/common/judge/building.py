@@ -245,6 +245,7 @@ def _runner_with_models(config: VllmConfig) -> Any:
 
     get_model_loader(config.load_config)  # An engine meets an unknown --load-format here.
     _compute_tables_where_needed()
+    _keep_tables_off_the_device()
     with set_current_vllm_config(config):
         runner = MkvModelRunner(config, torch.device("npu:0"))
         runner.model = _on_meta(vllm_config=config)
@@ -282,16 +283,15 @@ def _replace_everywhere(original: Any, replacement: Any) -> None:
 
 
 def _compute_tables_where_needed() -> None:
-    """What layers compute when they are made, where that needs memory, and no tables besides.
+    """What layers compute when they are made, where that needs memory.
 
     Some rotary tables are computed, maps of experts are looked through, and counters of experts are
-    put on the device (0.30.0rc2). DeepSeek-V4's rotary tables would have 4 GiB there.
+    put on the device (0.30.0rc2).
     """
     import torch
     from vllm.model_executor.layers.fused_moe.expert_map_manager import determine_expert_map
     from vllm.model_executor.layers.rotary_embedding import get_rope
     from vllm_ascend.eplb.core.eplb_utils import init_eplb_config
-    from vllm_ascend.ops import rope_dsv4
 
     tensors: Any = torch.Tensor
     put = tensors.npu
@@ -301,7 +301,6 @@ def _compute_tables_where_needed() -> None:
         return tensor if tensor.is_meta else put(tensor, *args, **options)
 
     tensors.npu = put_what_is_there
-    rope_dsv4.current_platform = SimpleNamespace(device_type="meta")
     for function in (get_rope, determine_expert_map, init_eplb_config):
 
         def with_memory(*args: Any, function: Any = function, **options: Any) -> Any:
@@ -313,6 +312,13 @@ def _compute_tables_where_needed() -> None:
                 return function(*args, **options)
 
         _replace_everywhere(function, functools.wraps(function)(with_memory))
+
+
+def _keep_tables_off_the_device() -> None:
+    """DeepSeek-V4's rotary tables would have 4 GiB there."""
+    from vllm_ascend.ops import rope_dsv4
+
+    rope_dsv4.current_platform = SimpleNamespace(device_type="meta")
 
 
 class GroupingHost(Protocol):

@@ -17,7 +17,7 @@ from mkv_ascend.adapters.common.drafting.recurrent_options import (
 from mkv_ascend.adapters.common.judge.facts_of_config import facts_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.rules.refusal import RefusedError
-from mkv_ascend.rules.table import refusals
+from mkv_ascend.rules.verdict import refusals
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -17,8 +17,7 @@ from mkv_ascend.attention.entry import DeviceGeneration
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.rules.facts import EMULATED, DeviceFacts, Facts, SpeculationFacts
 from mkv_ascend.rules.kv_cache import OFFLOADING, SIMPLE_OFFLOAD
-from mkv_ascend.rules.model import ModelFacts
-from mkv_ascend.rules.model_files import ConfigFileError, read_object, read_weight_formats
+from mkv_ascend.rules.model import ConfigFileError, ModelFacts, read_object, read_weight_formats
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, ParallelConfig, SpeculativeConfig, VllmConfig
@@ -61,6 +60,9 @@ def facts_of(config: VllmConfig, backend: str | None = None) -> Facts:
     if speculative is not None and speculative.method in OWN_DRAFTS:
         draft = speculative.draft_model_config
     asked, inputs = config.attention_config.backend, model.multimodal_config
+    # vLLM 0.23.0 has no such option.
+    by_kind = getattr(config.attention_config, "backend_per_kind", {}).items()
+    loading = getattr(speculative, "draft_load_config", None)
     return Facts(
         **_of_ranks(config.parallel_config),
         **_of_caches(config),
@@ -82,18 +84,19 @@ def facts_of(config: VllmConfig, backend: str | None = None) -> Facts:
         prefetches_weights=config.offload_config.prefetch.offload_group_size > 0,
         vllm_backends=(
             backend or getattr(asked, "name", None),
-            None if speculative is None else getattr(speculative.attention_backend, "name", None),
+            getattr(getattr(speculative, "attention_backend", None), "name", None),
         ),
-        vllm_by_kind=_by_kind(config),
+        vllm_by_kind=tuple((kind, getattr(one, "name", str(one))) for kind, one in by_kind),
         ascend={**(config.additional_config or {}), "enable_flashcomm1": enable_sp(config)},
         load_format=str(config.load_config.load_format),
-        draft_load_format=_draft_load_format(config),
+        draft_load_format=str((loading or config.load_config).load_format),
         tokenizer_mode=str(model.tokenizer_mode),
         tokenizer_modes=_tokenizer_modes(model),
     )
 
 
 def _of_ranks(parallel: ParallelConfig) -> dict[str, Any]:
+    executor = parallel.distributed_executor_backend
     return {
         "tensor_parallel": parallel.tensor_parallel_size,
         "pipeline_parallel": parallel.pipeline_parallel_size,
@@ -102,7 +105,7 @@ def _of_ranks(parallel: ParallelConfig) -> dict[str, Any]:
         "decode_context_parallel": parallel.decode_context_parallel_size,
         "expert_parallel": parallel.enable_expert_parallel,
         "devices_needed": _devices_needed(parallel),
-        "executor": _executor(parallel),
+        "executor": getattr(executor, "__name__", executor),
         "enable_eplb": parallel.enable_eplb,
         "eplb_copies": parallel.eplb_config.num_redundant_experts,
     }
@@ -110,7 +113,6 @@ def _of_ranks(parallel: ParallelConfig) -> dict[str, Any]:
 
 def _of_caches(config: VllmConfig) -> dict[str, Any]:
     cache, transfer = config.cache_config, config.kv_transfer_config
-    manager = config.scheduler_config.disable_hybrid_kv_cache_manager
     return {
         "kv_role": None if transfer is None else transfer.kv_role,
         "connectors": frozenset(connector_names(config)),
@@ -119,7 +121,7 @@ def _of_caches(config: VllmConfig) -> dict[str, Any]:
         "prefix_caching": bool(cache.enable_prefix_caching and cache.mamba_cache_mode != "none"),
         "block_size": cache.block_size or 0,
         "cache_dtype": str(cache.cache_dtype),
-        "one_kind_of_cache": bool(manager),
+        "one_kind_of_cache": bool(config.scheduler_config.disable_hybrid_kv_cache_manager),
         "states_of_all_blocks": cache.mamba_cache_mode == "all",
     }
 
@@ -136,11 +138,6 @@ def _of_steps(config: VllmConfig) -> dict[str, Any]:
         "max_num_batched_tokens": scheduler.max_num_batched_tokens,
         "dynamic_speculation": bool(by_batch),
     }
-
-
-def _executor(parallel: ParallelConfig) -> str | None:
-    asked = parallel.distributed_executor_backend
-    return asked if asked is None or isinstance(asked, str) else asked.__name__
 
 
 def _devices_needed(parallel: ParallelConfig) -> int | None:
@@ -161,14 +158,6 @@ def _devices_needed(parallel: ParallelConfig) -> int | None:
     return copies * parallel.local_world_size
 
 
-def _by_kind(config: VllmConfig) -> tuple[tuple[str, str], ...]:
-    # vLLM 0.23.0 has no such option.
-    by_kind = getattr(config.attention_config, "backend_per_kind", {})
-    return tuple(
-        (kind, getattr(backend, "name", str(backend))) for kind, backend in by_kind.items()
-    )
-
-
 def _tokenizer_modes(model: ModelConfig) -> frozenset[str]:
     """What vLLM's registries have, with modes of plugins, and what it resolves before it asks them.
 
@@ -181,11 +170,6 @@ def _tokenizer_modes(model: ModelConfig) -> frozenset[str]:
     if not model.skip_tokenizer_init:
         found &= set(TokenizerRegistry.tokenizers)
     return frozenset(found | RESOLVED_MODES)
-
-
-def _draft_load_format(config: VllmConfig) -> str:
-    own = getattr(config.speculative_config, "draft_load_config", None)
-    return str((own or config.load_config).load_format)
 
 
 def _speculation(speculative: SpeculativeConfig) -> SpeculationFacts:
@@ -238,14 +222,8 @@ def connector_names(config: VllmConfig) -> set[str]:
     if cache.kv_offloading_size is not None and cache.kv_offloading_backend == "native":
         # vLLM only writes this into kv_transfer_config after the platform was asked.
         names.add(SIMPLE_OFFLOAD if vllm_envs.VLLM_USE_SIMPLE_KV_OFFLOAD else OFFLOADING)
-    transfer = config.kv_transfer_config
-    if transfer is not None:
-        own = {
-            "kv_connector": transfer.kv_connector,
-            "kv_connector_module_path": transfer.kv_connector_module_path,
-            "kv_connector_extra_config": transfer.kv_connector_extra_config,
-        }
-        names.update(_registered(own))
+    if config.kv_transfer_config is not None:
+        names.update(_registered(vars(config.kv_transfer_config)))
     return names
 
 
