@@ -22,21 +22,21 @@ class FetchError(RuntimeError):
 
 @dataclass(frozen=True)
 class Release:
-    """One file of a release on the package index, and what pip is to look for."""
+    """One file of a release on the package index, and what pip is to look for.
+
+    vllm-ascend has source archives alone.
+    """
 
     requirement: str
     sha256: str
-    options: tuple[str, ...]
-    suffix: str
+    options: tuple[str, ...] = ("--no-build-isolation", "--no-binary", "vllm-ascend")
+    suffix: str = ".tar.gz"
 
 
 RELEASES = {
     "0.23.0.post1": Release(
         "vllm-ascend==0.23.0.post1",
         "a3b9f4a5dd7aa50c37e03d1f35937c4ae5aeacc49b734cac74d59ce5757738e1",
-        # It has no wheel.
-        ("--no-build-isolation", "--no-binary", "vllm-ascend"),
-        ".tar.gz",
     )
 }
 TORCH_NPU = Release(
