@@ -59,7 +59,7 @@ FUSED_INFER_ATTENTION = BackendEntry(
     non_causal=True,
     # npu_fused_infer_attention_score: with a block_table no values of 192.
     other_value_sizes=((192, 128),),
-    # attention/cache_dtype.py
+    # casting_implementation
     casts_to_cache=True,
     # npu_fused_infer_attention_score: num_heads / num_key_value_heads is at most 64.
     max_queries_per_kv_head=64,
@@ -95,7 +95,7 @@ FLASH_ATTENTION_3 = BackendEntry(
     # read from the cache, whoever wrote them.
     computes=frozenset({"kv_sharing_target_layer_name"}),
     non_causal=False,
-    # attention/cache_dtype.py
+    # casting_implementation
     casts_to_cache=True,
     # attention/fa3_v1.py: refuses FULL_DECODE_ONLY; the guide asks for piecewise graphs.
     graphs=GraphSupport.NEVER,

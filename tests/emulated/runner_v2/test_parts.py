@@ -41,7 +41,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.states_behind_hits import (
     tokens_on_the_device,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.target_groups import without_layers  # noqa: E402
-from mkv_ascend.drafting.draft_counts import DraftCounts  # noqa: E402
+from mkv_ascend.drafting.counts import DraftCounts  # noqa: E402
 from mkv_ascend.drafting.lost_states import Chunk  # noqa: E402
 
 pytestmark = pytest.mark.core

@@ -22,7 +22,7 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
 from mkv_ascend.adapters.patching import Patch, record
 from mkv_ascend.attention.padded_rows import padded_rows
-from mkv_ascend.drafting.copying import shallow_copy
+from mkv_ascend.drafting.draft import shallow_copy
 
 Capture = Callable[[Any, Any, torch.Tensor, Any, torch.Tensor], torch.Tensor]
 """Captures a launch of (implementation, layer, query, metadata, output); gives the output."""

@@ -6,23 +6,18 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch_npu
 from vllm_ascend.ascend_config import get_ascend_config
 from vllm_ascend.attention.context_parallel.attention_cp import AscendAttentionCPMetadataBuilder
 from vllm_ascend.attention.context_parallel.mla_cp import AscendMlaCPMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
-from vllm_ascend.utils import lmhead_tp_enable
 
-from mkv_ascend.adapters.common.backends.port import Backend
 from mkv_ascend.adapters.common.backends.sparse_mla import SparseMLA
-from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends, backend_of
-from mkv_ascend.adapters.common.drafting.context_shares import plans_shares, shares_of
-from mkv_ascend.adapters.common.drafting.host import OwnMethod
+from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends
+from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, Layers, Updates
-from mkv_ascend.adapters.common.drafting.pass_context import PassesOfRunnerV1
 from mkv_ascend.adapters.vllm_ascend_0_23.attention.shared_keys import (
     leave_the_cache_to_its_owner,
     rotate_queries_alone,
@@ -39,9 +34,6 @@ from mkv_ascend.adapters.vllm_ascend_0_23.drafting.shared_context import (
 
 if TYPE_CHECKING:
     from torch import nn
-    from vllm.config import VllmConfig
-
-    from mkv_ascend.drafting.context_shares import ContextShares
 
 
 class SparseMLAWithIndexer(SparseMLA):
@@ -53,30 +45,18 @@ class SparseMLAWithIndexer(SparseMLA):
         return not (builder.enable_dsa_cp or get_ascend_config().c8_enable_reshape_optim)
 
 
-BACKENDS_OF_THIS_HOST: Backends = {
-    **BACKENDS,
-    AscendSFAMetadataBuilder: (SparseMLAWithIndexer,),
-    AscendAttentionCPMetadataBuilder: (DenseOfShares,),
-    AscendMlaCPMetadataBuilder: (MLAOfShares,),
-}
-
-
-class Host:
+class Host(DraftHost):
     """``DraftHost`` of vllm-ascend 0.23.0."""
 
     draft = RankedDraft
-    passes = PassesOfRunnerV1()
     captures_shares = False
     names_experts = True
-    own_methods: Mapping[str, OwnMethod] = MappingProxyType({})
-
-    def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
-        """None of our methods."""
-        return False
-
-    def splits_vocabulary(self) -> bool:
-        """See ``DraftHost``."""
-        return bool(lmhead_tp_enable())
+    backends: ClassVar[Backends] = {
+        **BACKENDS,
+        AscendSFAMetadataBuilder: (SparseMLAWithIndexer,),
+        AscendAttentionCPMetadataBuilder: (DenseOfShares,),
+        AscendMlaCPMetadataBuilder: (MLAOfShares,),
+    }
 
     @contextlib.contextmanager
     def building(self) -> Iterator[Callable[[nn.Module], None]]:
@@ -89,18 +69,6 @@ class Host:
         for layer in layers:
             leave_the_cache_to_its_owner(layer)
         rotate_queries_alone(model)
-
-    def backend_of(self, builder: Any, spec: Any, **of_draft: Any) -> Backend:
-        """See ``DraftHost``."""
-        return backend_of(BACKENDS_OF_THIS_HOST, builder, spec, **of_draft)
-
-    def plans_shares(self, config: VllmConfig) -> bool:
-        """See ``DraftHost``."""
-        return plans_shares(config)
-
-    def shares_of(self, runner: Any) -> ContextShares | None:
-        """See ``DraftHost``."""
-        return shares_of(runner)
 
     def new_graph(self) -> Any:
         """See ``DraftHost``."""

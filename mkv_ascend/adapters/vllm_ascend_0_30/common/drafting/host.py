@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm.model_executor.models.deepseek_mtp import DeepSeekMultiTokenPredictorLayer
 from vllm_ascend.ascend_config import get_ascend_config
@@ -17,23 +16,18 @@ from vllm_ascend.attention.indexer import AscendSFAIndexerMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.spec_decode.dflash2_proposer import is_dflash2_draft
 from vllm_ascend.spec_decode.multi_kv_cache_group_proposer import is_multi_kv_cache_group_mtp
-from vllm_ascend.utils import lmhead_tp_enable
 
-from mkv_ascend.adapters.common.backends.port import Backend
-from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends, backend_of
-from mkv_ascend.adapters.common.drafting.context_shares import (
+from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+from mkv_ascend.adapters.common.drafting.host import DraftHost, OwnMethod
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import (
     keeps_all_indexer_keys,
     plans_dspark,
-    plans_shares,
-    shares_of,
 )
-from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.common.drafting.host import OwnMethod
 from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, Layers
-from mkv_ascend.adapters.common.drafting.pass_context import PassContext, PassesOfRunnerV1
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.dspark import (
     DSparkProposer,
-    MarkovFamily,
+    Markov,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.mixed_draft import Draft
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.shared_context import (
@@ -55,7 +49,6 @@ if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
-    from mkv_ascend.drafting.context_shares import ContextShares
 
 ASKED = "use_sequence_parallel_moe"
 
@@ -90,26 +83,19 @@ def complete_blocks(model: nn.Module) -> None:
             block.use_sequence_parallel_moe = False
 
 
-BACKENDS_OF_THIS_HOST: Backends = {
-    **BACKENDS,
-    AscendSFAMetadataBuilder: (SparseMLAWithoutIndexer,),
-    AscendSFAIndexerMetadataBuilder: (IndexerOfShares, Indexer),
-    AscendAttentionDCPMetadataBuilder: (DenseOfShares,),
-    AscendMlaDCPMetadataBuilder: (MLAOfShares,),
-    AscendSFADCPMetadataBuilder: (SparseMLAOfShares,),
-}
-
-
-class Host:
+class Host(DraftHost):
     """``DraftHost`` of vllm-ascend 0.30.0."""
 
     draft: type[AscendDraft] = Draft
-    passes: PassContext = PassesOfRunnerV1()
-    captures_shares = True
-    names_experts = False
-    own_methods: Mapping[str, OwnMethod] = MappingProxyType(
-        {"dspark": OwnMethod(DSparkProposer, MarkovFamily)}
-    )
+    own_methods: ClassVar[Mapping[str, OwnMethod]] = {"dspark": OwnMethod(DSparkProposer, Markov)}
+    backends: ClassVar[Backends] = {
+        **BACKENDS,
+        AscendSFAMetadataBuilder: (SparseMLAWithoutIndexer,),
+        AscendSFAIndexerMetadataBuilder: (IndexerOfShares, Indexer),
+        AscendAttentionDCPMetadataBuilder: (DenseOfShares,),
+        AscendMlaDCPMetadataBuilder: (MLAOfShares,),
+        AscendSFADCPMetadataBuilder: (SparseMLAOfShares,),
+    }
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """Drafts of some families, whose proposers lay out several KV groups themselves."""
@@ -124,32 +110,17 @@ class Host:
 
     def plans_shares(self, config: VllmConfig) -> bool:
         """See ``DraftHost``; no sparse MLA whose rows ranks split, or whose slots are sorted."""
-        if plans_shares(config):
+        if super().plans_shares(config):
             return True
         options = get_ascend_config()
         other = options.enable_dsa_cp or options.c8_reshape_optim_enabled
         alone = config.parallel_config.prefill_context_parallel_size == 1
         return alone and keeps_all_indexer_keys(config) and not other
 
-    def shares_of(self, runner: Any) -> ContextShares | None:
-        """See ``DraftHost``."""
-        return shares_of(runner)
-
-    def splits_vocabulary(self) -> bool:
-        """See ``DraftHost``."""
-        return bool(lmhead_tp_enable())
-
     @contextlib.contextmanager
     def building(self) -> Iterator[Callable[[nn.Module], None]]:
         """See ``DraftHost``; there is no such state."""
         yield complete
-
-    def run_without_keys(self, model: nn.Module, layers: Iterable[Any]) -> None:
-        """See ``DraftHost``; vLLM 0.30.0's head has no keys, and vllm-ascend takes none."""
-
-    def backend_of(self, builder: Any, spec: Any, **of_draft: Any) -> Backend:
-        """See ``DraftHost``."""
-        return backend_of(BACKENDS_OF_THIS_HOST, builder, spec, **of_draft)
 
     def new_graph(self) -> DraftGraph:
         """See ``DraftHost``."""

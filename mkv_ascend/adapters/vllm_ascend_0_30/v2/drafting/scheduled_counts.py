@@ -19,7 +19,7 @@ from vllm.v1.spec_decode.dynamic.utils import build_dynamic_sd_schedule_lookup
 from vllm.v1.worker.gpu.spec_decode.utils import DraftTokensHandler
 
 from mkv_ascend.adapters.patching import override, record
-from mkv_ascend.drafting.draft_counts import DraftCounts
+from mkv_ascend.drafting.counts import DraftCounts
 
 if TYPE_CHECKING:
     import torch
