@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.demo.server import Server, started, wait_until_healthy
-from mkv_ascend.drafting.worth import LEAST, PROPOSALS
+from mkv_ascend.drafting.counts import LEAST, PROPOSALS
 from reliability import adapters, client, levels, served, traffic
 from reliability.client import ABORTED, ANSWERED, REFUSED, Answer, Target
 from reliability.draws import Draws

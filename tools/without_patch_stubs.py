@@ -32,11 +32,11 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{COMMON}.drafting.draft_config:preserve_ascend_config": (
             "vllm_ascend.ascend_config:_ASCEND_CONFIG",
         ),
-        f"{COMMON}.drafting.families:use_draft_recurrent_specs": (
+        f"{COMMON}.drafting.strategies:use_draft_recurrent_specs": (
             "vllm.model_executor.layers.mamba.abstract:MambaBase.get_kv_cache_spec",
         ),
         f"{COMMON}.patches.experts:make_for_draft": ("vllm.distributed.parallel_state:_EP",),
-        f"{COMMON}.drafting.staying_experts:unmoved_experts=contextlib.nullcontext": (
+        f"{COMMON}.drafting.draft_building:unmoved_experts=contextlib.nullcontext": (
             "vllm_ascend.eplb.adaptor.vllm_adaptor:VllmEplbAdaptor._registered_moe_layers",
         ),
     },
@@ -96,7 +96,7 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "lambda self, batch: shallow_copy(batch.common or _of_verify_step(batch))": (
             "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
         ),
-        f"{COMMON}.drafting.families:widen_decodes": (f"{MLA}:AscendMLAMetadataBuilder.build",),
+        f"{COMMON}.drafting.strategies:widen_decodes": (f"{MLA}:AscendMLAMetadataBuilder.build",),
         f"{COMMON}.drafting.draft:AscendDraft.begin_later_passes": (
             "vllm_ascend.ascend_forward_context:_EXTRA_CTX",
         ),

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from mkv_ascend.drafting.counts import Eager
+from mkv_ascend.drafting.counts import Eager, GraphShape
 from mkv_ascend.drafting.draft import LaterPasses, TargetOutput
 from mkv_ascend.drafting.passes import Passes, limited, with_copied_metadata
 from mkv_ascend.drafting.proposal import Proposal
@@ -67,18 +67,6 @@ class InStep(NamedTuple):
     """
 
     requests: int | None
-
-
-class GraphShape(NamedTuple):
-    """The batches that one graph serves.
-
-    ``requests``: the most requests. ``verified``, ``drafted``: draft tokens that each of them has
-    just verified, and that are drafted for it.
-    """
-
-    requests: int
-    verified: int
-    drafted: int
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ import torch
 from mkv_ascend.drafting.draft import (
     Builder,
     CosSinRows,
+    DraftGroups,
     HostLengths,
     LaterPasses,
     Metadata,
     PassBatch,
 )
-from mkv_ascend.drafting.groups import DraftGroups
 
 Tensors = Sequence[torch.Tensor]
 

@@ -21,7 +21,6 @@ from mkv_ascend.drafting.draft import (
     PassBatch,
     TargetOutput,
 )
-from mkv_ascend.drafting.hidden_states import combine_joined_states
 from mkv_ascend.drafting.needs import Needs, batch_of_later_pass
 from mkv_ascend.drafting.passes import Passes
 from mkv_ascend.drafting.plan import DraftPlan
@@ -210,3 +209,10 @@ class Refresh:
                 own = batch_of_later_pass(rows, later, index, None)
                 rebuilt.append(needs.rebuilt_in_graph(metadata, own, self.rows))
         return replace(passes, first=first, later=lambda: rebuilt)
+
+
+def combine_joined_states(draft: Draft, rows: int) -> None:
+    """Combine the joined states inside a graph; captured at its head."""
+    buffers = draft.buffers
+    if buffers.joined_states is not None and buffers.hidden_states is not None:
+        buffers.hidden_states[:rows] = draft.combine(buffers.joined_states[:rows])

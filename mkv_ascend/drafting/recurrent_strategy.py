@@ -3,7 +3,7 @@
 
 The first pass runs over the target's own rows, without the token that the target sampled. Any of
 these tokens may turn out to be the last accepted one, and the state after it must exist
-(``recurrent_states.py`` says how it is kept). Then passes of one token per request draft all K
+(``recurrent_groups.py`` says how it is kept). Then passes of one token per request draft all K
 tokens. The first of them sees the token that the target sampled. That is one pass more than other
 drafts take.
 
@@ -24,8 +24,7 @@ import torch
 from mkv_ascend.drafting.draft import LaterPasses, Metadata, TargetOutput
 from mkv_ascend.drafting.passes import Passes
 from mkv_ascend.drafting.planner import Planner
-from mkv_ascend.drafting.recurrent_groups import RecurrentGroups
-from mkv_ascend.drafting.recurrent_states import COMMITTED, SCRATCH
+from mkv_ascend.drafting.recurrent_groups import COMMITTED, SCRATCH, RecurrentGroups
 
 
 class RecurrentStrategy:

@@ -262,7 +262,7 @@ def _do_not_trace() -> None:
 def _judge_drafts_after(proposals: int) -> None:
     """Let a draft be judged by fewer proposals than it is worth waiting for with users."""
     from mkv_ascend.adapters.common.patches import acceptance_by_count
-    from mkv_ascend.drafting.worth import DraftWorth
+    from mkv_ascend.drafting.counts import DraftWorth
 
     vars(acceptance_by_count)["DraftWorth"] = functools.partial(DraftWorth, proposals)
 

@@ -16,8 +16,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mkv_ascend.drafting.draft import DraftBuffers, HiddenStates, HostLengths, Metadata, PassBatch
-from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
+from mkv_ascend.drafting.draft import (
+    DraftBuffers,
+    DraftGroup,
+    DraftGroups,
+    HiddenStates,
+    HostLengths,
+    Metadata,
+    PassBatch,
+)
 from mkv_ascend.drafting.passes import Passes
 
 VOCABULARY, PRIME = 997, 1_000_003

@@ -15,7 +15,7 @@ from vllm.config import CUDAGraphMode
 
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.drafting.worth import Worthless
+from mkv_ascend.drafting.counts import Worthless
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

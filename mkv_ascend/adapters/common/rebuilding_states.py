@@ -21,8 +21,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
-from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.draft import TargetOutput
+from mkv_ascend.drafting.draft import TargetOutput, shallow_copy
 from mkv_ascend.drafting.lost_states import Chunk, Lost, LostStates, rebuilding_passes
 from mkv_ascend.drafting.plan import DraftPlan
 from mkv_ascend.drafting.planner import Planner

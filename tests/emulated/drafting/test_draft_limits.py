@@ -14,7 +14,7 @@ from tests.support import hosts
 
 pytestmark = [pytest.mark.host("0.23"), pytest.mark.core]
 
-families = hosts.module("drafting.families")
+strategies = hosts.module("drafting.strategies")
 proposers = hosts.module("drafting.proposers")
 
 
@@ -23,13 +23,13 @@ def test_decodes_of_mla_are_no_wider_than_the_operator_takes(before: int, wide: 
     """npu_fused_infer_attention_score documents 16 queries of a request for MLA in layout TND."""
     builder = object.__new__(AscendMLAMetadataBuilder)
     builder.decode_threshold = before
-    families.widen_decodes(builder, 1)
+    strategies.widen_decodes(builder, 1)
     assert builder.decode_threshold == wide
 
 
 def test_other_builders_stay_as_they_are() -> None:
     builder = SimpleNamespace(decode_threshold=1)
-    families.widen_decodes(builder, 1)
+    strategies.widen_decodes(builder, 1)
     assert builder.decode_threshold == 1
 
 

@@ -14,8 +14,7 @@ from vllm_ascend.attention.attention_v1 import (
     AscendMetadata,
 )
 
-from mkv_ascend.drafting.draft import PassBatch
-from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
+from mkv_ascend.drafting.draft import DraftGroup, DraftGroups, PassBatch
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from tests.support import hosts

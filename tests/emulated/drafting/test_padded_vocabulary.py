@@ -13,7 +13,7 @@ from torch import nn
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from mkv_ascend.adapters.common.drafting import padded_vocabulary
+from mkv_ascend.adapters.common.drafting import draft_building
 from mkv_ascend.adapters.common.patches.draft_architecture import (
     ROWS,
     plain_tokens,
@@ -116,15 +116,15 @@ def test_logits_of_missing_rows_are_never_the_largest():
     nn.Module.__init__(draft.logits_processor)
     draft.logits_processor.forward = lambda logits: logits
     config = SimpleNamespace(hf_text_config=SimpleNamespace(**{ROWS: 3}), get_vocab_size=lambda: 5)
-    padded_vocabulary.leave_out_padding(draft, config)
+    draft_building.leave_out_padding(draft, config)
     logits = draft.logits_processor(-torch.ones(2, 5))
     assert logits.tolist() == [[-1.0] * 3 + [-math.inf] * 2] * 2
 
 
 def test_weights_have_the_rows_that_are_configured():
     weight = torch.arange(6.0).view(3, 2)
-    assert torch.equal(padded_vocabulary.with_rows(weight, 0, 2), weight[:2])
-    longer = padded_vocabulary.with_rows(weight, 0, 5)
+    assert torch.equal(draft_building.with_rows(weight, 0, 2), weight[:2])
+    longer = draft_building.with_rows(weight, 0, 5)
     assert torch.equal(longer, torch.cat([weight, torch.zeros(2, 2)]))
 
 
@@ -135,7 +135,7 @@ def test_a_file_with_other_rows_than_its_configuration_says_is_left_to_vllm(monk
         VocabParallelEmbedding, "weight_loader", lambda *given: loaded.append(len(given[2]))
     )
     draft = SimpleNamespace(hf_text_config=SimpleNamespace(**{ROWS: 3}))
-    with padded_vocabulary.loading(draft):
+    with draft_building.loading_padded_vocabulary(draft):
         for rows in (3, 2):
             VocabParallelEmbedding.weight_loader(
                 SimpleNamespace(org_vocab_size=5), SimpleNamespace(output_dim=0), torch.ones(rows)

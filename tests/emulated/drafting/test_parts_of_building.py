@@ -16,7 +16,7 @@ from vllm_ascend.ops import rotary_embedding
 
 from mkv_ascend.adapters.common.attention import backends
 from mkv_ascend.adapters.common.attention.building import current_model
-from mkv_ascend.adapters.common.drafting import families, mask_tokens, proposers
+from mkv_ascend.adapters.common.drafting import mask_tokens, proposers, strategies
 from mkv_ascend.layout.kind import Role
 from tests.support import hosts
 
@@ -157,11 +157,10 @@ def test_masks_of_dspark_are_made_before_its_weights(monkeypatch: pytest.MonkeyP
         made.append(SimpleNamespace())
         return made[-1]
 
-    monkeypatch.setattr(families, "mask_tokens_buffers", make)
-    monkeypatch.setattr(dspark, "MarkovDraft", lambda _proposer, buffers: buffers)
-    family: Any = object.__new__(dspark.MarkovFamily)
-    family.proposer_made(None)
-    assert family.draft(None, False) is made[0]
+    monkeypatch.setattr(strategies, "mask_tokens_buffers", make)
+    monkeypatch.setattr(dspark.Markov, "draft_class", lambda _proposer, buffers: buffers)
+    early = dspark.Markov.early_buffers(None)
+    assert dspark.Markov.draft(None, early, enforce_eager=False) is made[0]
     assert len(made) == 1
 
 

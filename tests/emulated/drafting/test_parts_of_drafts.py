@@ -14,10 +14,11 @@ from vllm.config import CUDAGraphMode
 from mkv_ascend.adapters.common.backends.mla import MLA
 from mkv_ascend.adapters.common.backends.port import Backend
 from mkv_ascend.adapters.common.drafting import assembly as assemblies
-from mkv_ascend.adapters.common.drafting import capture, mask_tokens, pass_context
+from mkv_ascend.adapters.common.drafting import capture, mask_tokens
+from mkv_ascend.adapters.common.drafting import draft as drafts
 from mkv_ascend.adapters.common.drafting.assembly import Assembly, target_output
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.common.drafting.families import Family
+from mkv_ascend.adapters.common.drafting.strategies import Attention
 from mkv_ascend.adapters.common.patches import prefix_hits, sampled_rows
 from tests.support import hosts
 
@@ -108,9 +109,9 @@ def test_decodes_of_mla_are_as_long_as_their_own_pass_says() -> None:
 def test_passes_have_rows_of_their_own_where_ranks_share_tokens_out(
     ranks: int, shares: bool, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pass_context, "enable_sp", lambda _config: shares)
+    monkeypatch.setattr(drafts, "enable_sp", lambda _config: shares)
     proposer = SimpleNamespace(runner=SimpleNamespace(dp_size=ranks), vllm_config=None)
-    assert pass_context.PassesOfRunnerV1().fits_each_pass(proposer) is fits
+    assert drafts.PassesOfRunnerV1().fits_each_pass(proposer) is fits
 
 
 def test_layers_of_a_draft_are_none_of_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +176,7 @@ def test_limits_of_a_draft(parallel: bool, later: int, longest: tuple[int, int])
         parallel_drafting_token_id=0,
         runner=SimpleNamespace(),
     )
-    sizes = Family.sizes(object.__new__(Family), proposer)
+    sizes = Attention.sizes(proposer)
     assert (sizes.later_passes, sizes.max_model_len) == (later, 32)
 
 

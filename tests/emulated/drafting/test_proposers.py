@@ -23,11 +23,11 @@ from tests.support import hosts
 pytestmark = pytest.mark.core
 
 CommonMetadata = hosts.module("drafting.common_metadata").CommonMetadata
-_families = hosts.module("drafting.families")
-Family = _families.Family
-MaskTokensFamily = _families.MaskTokensFamily
-RecurrentFamily = _families.RecurrentFamily
-TargetKeysFamily = _families.TargetKeysFamily
+_strategies = hosts.module("drafting.strategies")
+Attention = _strategies.Attention
+MaskTokens = _strategies.MaskTokens
+Recurrent = _strategies.Recurrent
+TargetKeys = _strategies.TargetKeys
 _mask_tokens = hosts.module("drafting.mask_tokens")
 _proposers = hosts.module("drafting.proposers")
 CONTEXT_PARALLEL_PROPOSERS = _proposers.CONTEXT_PARALLEL_PROPOSERS
@@ -38,7 +38,7 @@ HeadProposer = _proposers.HeadProposer
 Step3p5LayerProposer = _proposers.Step3p5LayerProposer
 Step3p5MTPProposer = _proposers.Step3p5MTPProposer
 create_proposer = _proposers.create_proposer
-family_of = _proposers.family_of
+strategy_of = _proposers.strategy_of
 prepare_inputs_padded = _proposers.prepare_inputs_padded
 proposer_class = _proposers.proposer_class
 HOST = hosts.module("drafting.host").HOST
@@ -146,18 +146,18 @@ def test_a_proposer_has_one_class_of_ours(proposer):
 
 
 @pytest.mark.parametrize(
-    ("method", "hybrid", "family"),
+    ("method", "hybrid", "strategy"),
     [
-        ("draft_model", False, Family),
-        ("draft_model", True, RecurrentFamily),
-        ("eagle3", False, Family),
-        ("dflash", False, MaskTokensFamily),
+        ("draft_model", False, Attention),
+        ("draft_model", True, Recurrent),
+        ("eagle3", False, Attention),
+        ("dflash", False, MaskTokens),
     ],
 )
-def test_each_method_has_its_strategy(method, hybrid, family):
+def test_each_method_has_its_strategy(method, hybrid, strategy):
     config = configured(method)
     config.speculative_config.draft_model_config.is_hybrid = hybrid
-    assert isinstance(family_of(method, config), family)
+    assert strategy_of(method, config) is strategy
 
 
 class OfVllm:
@@ -178,9 +178,9 @@ class OfVllm:
 def test_heads_that_read_the_targets_keys_stay_at_one_position():
     config = configured("mtp")
     config.speculative_config.use_gemma4_mtp = lambda: True
-    family = family_of("mtp", config)
-    assert isinstance(family, TargetKeysFamily)
-    plan = DraftPlan(family.sizes(OfVllm()), [torch.zeros(4, 8, dtype=torch.int32)], [8])
+    strategy = strategy_of("mtp", config)
+    assert strategy is TargetKeys
+    plan = DraftPlan(strategy.sizes(OfVllm()), [torch.zeros(4, 8, dtype=torch.int32)], [8])
     plan.next_positions[:2] = torch.tensor([8, 21])  # of the last tokens of the first pass
     assert plan.plan_later(2, 2).all_positions.tolist() == [[8, 21]] * 2
 
@@ -193,7 +193,7 @@ def test_rows_that_graphs_are_captured_for_are_those_of_the_first_pass(monkeypat
     config.speculative_config.enforce_eager = True
     config.speculative_config.draft_model_config.is_hybrid = recurrent
     made = create_proposer("draft_model", config, torch.device("cpu"), None, HOST)
-    rows = made.assembly.family.sizes(made).first_pass_rows(10, 2)
+    rows = made.assembly.kind.sizes(made).first_pass_rows(10, 2)
     assert rows == 10 + 2 * made.net_num_new_slots_per_request
 
 

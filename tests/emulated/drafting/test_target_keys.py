@@ -17,7 +17,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.common.attention.records import WINDOW
-from mkv_ascend.adapters.common.drafting.target_keys import read_keys_of_the_target
+from mkv_ascend.adapters.common.drafting.target_parts import read_keys_of_the_target
 from tests.support import hosts
 
 pytestmark = pytest.mark.core

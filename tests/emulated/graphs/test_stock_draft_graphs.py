@@ -42,7 +42,7 @@ Assembly = _assembly.Assembly
 target_output = _assembly.target_output
 HOST = hosts.module("drafting.host").HOST
 buffers_of = hosts.module("drafting.draft").buffers_of
-Family = hosts.module("drafting.families").Family
+Attention = hosts.module("drafting.strategies").Attention
 DraftModelProposer = hosts.module("drafting.proposers").DraftModelProposer
 
 DEVICE = torch.device("npu:0")
@@ -322,7 +322,7 @@ def test_stock_drafts_for_more_requests_than_there_may_be() -> None:
     # As create_proposer makes it: graphs are not the wrapper's.
     ours.use_cuda_graph = False
     ours.draft_host = HOST
-    ours.assembly = Assembly(ours, Family(), HOST, enforce_eager=False)
+    ours.assembly = Assembly(ours, Attention, HOST, enforce_eager=False)
     ours.assembly.graphs = SimpleNamespace(
         shape=lambda requests, *counts: (requests, *counts),
         capture=captured.append,

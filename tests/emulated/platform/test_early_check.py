@@ -12,7 +12,7 @@ import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import 
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 
-from mkv_ascend.adapters.common.attention import draft_window
+from mkv_ascend.adapters.common.attention import selection_inputs
 from mkv_ascend.adapters.common.judge import early_check, facts_of_config
 from mkv_ascend.attention.selection import SelectionError
 from mkv_ascend.rules.refusal import RefusedError
@@ -133,9 +133,9 @@ def test_a_host_says_what_its_rules_say(monkeypatch):
 
 def test_a_window_that_would_do_nothing_is_refused_when_the_models_are_there():
     config = configured(speculative_config=draft(), ours={"drafting": {"window": 128}})
-    draft_window.check_used(config, ["a layer"])
+    selection_inputs.check_used(config, ["a layer"])
     with pytest.raises(SelectionError, match="no layer of the draft has a KV cache"):
-        draft_window.check_used(config, [])
+        selection_inputs.check_used(config, [])
 
 
 @hosts.only_on("vllm_ascend_0_30", "only there a worker of its own is needed")

@@ -31,7 +31,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import recurrent, stages  #
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.recurrent import tokens_on_the_device  # noqa: E402
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.planned_caches import without_layers  # noqa: E402
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.worker import AdaptersOfRows  # noqa: E402
-from mkv_ascend.drafting.draft_counts import DraftCounts  # noqa: E402
+from mkv_ascend.drafting.counts import DraftCounts  # noqa: E402
 from mkv_ascend.drafting.lost_states import Chunk  # noqa: E402
 
 pytestmark = pytest.mark.core

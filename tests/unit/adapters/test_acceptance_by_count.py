@@ -15,7 +15,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from mkv_ascend import metrics
 from mkv_ascend.adapters.common.patches import acceptance_by_count
-from mkv_ascend.drafting.worth import DraftWorth
+from mkv_ascend.drafting.counts import DraftWorth
 
 STEPS = ((3, 2, None), (3, 2, {"r": 1}), (1, 0, None), (3, 3, {"s": 2}), (0, 0, None), (3, 0, None))
 """Scheduled draft tokens, accepted ones, and how many a grammar forbids by request."""

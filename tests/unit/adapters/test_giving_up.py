@@ -12,7 +12,7 @@ from vllm.config import CUDAGraphMode
 from mkv_ascend.adapters.common import giving_up
 from mkv_ascend.adapters.common.patches import acceptance_by_count
 from mkv_ascend.adapters.common.patches.acceptance_by_count import count_by_number
-from mkv_ascend.drafting.worth import DraftWorth, Worthless
+from mkv_ascend.drafting.counts import DraftWorth, Worthless
 
 K = 3
 FOUND = Worthless(proposals=5, tokens=15, accepted=3)

@@ -9,7 +9,7 @@ import pytest
 from vllm_ascend.ascend_config import EplbConfig
 from vllm_ascend.eplb.adaptor.vllm_adaptor import VllmEplbAdaptor
 
-from mkv_ascend.adapters.common.drafting import staying_experts
+from mkv_ascend.adapters.common.drafting import draft_building
 
 TARGET, DRAFT = object(), object()
 """Layers with experts."""
@@ -32,7 +32,7 @@ def asked_for(monkeypatch, tmp_path, *, dynamic, placed):
     of_0_23 = not hasattr(EplbConfig, "__dataclass_fields__")
     asked = EplbConfig(given) if of_0_23 else EplbConfig(**given)
     ascend = SimpleNamespace(eplb_config=asked)
-    monkeypatch.setattr(staying_experts, "get_ascend_config", lambda: ascend)
+    monkeypatch.setattr(draft_building, "get_ascend_config", lambda: ascend)
     return ascend
 
 
@@ -46,7 +46,7 @@ def draft_of(method):
 def test_experts_of_another_model_stay(monkeypatch, tmp_path, moved, method, dynamic, placed):
     ascend = asked_for(monkeypatch, tmp_path, dynamic=dynamic, placed=placed)
     asked = ascend.eplb_config
-    with staying_experts.unmoved_experts(draft_of(method)):
+    with draft_building.unmoved_experts(draft_of(method)):
         VllmEplbAdaptor.register_layer(DRAFT)
         assert not ascend.eplb_config.dynamic_eplb
         assert ascend.eplb_config.expert_map_path is None
@@ -57,7 +57,7 @@ def test_experts_of_another_model_stay(monkeypatch, tmp_path, moved, method, dyn
 @pytest.mark.parametrize("method", ["mtp", None])
 def test_experts_of_drafting_layers_move_with_the_targets(monkeypatch, tmp_path, moved, method):
     ascend = asked_for(monkeypatch, tmp_path, dynamic=True, placed=True)
-    with staying_experts.unmoved_experts(draft_of(method)):
+    with draft_building.unmoved_experts(draft_of(method)):
         VllmEplbAdaptor.register_layer(DRAFT)
         assert ascend.eplb_config.dynamic_eplb
         assert ascend.eplb_config.expert_map_path is not None
@@ -67,7 +67,7 @@ def test_experts_of_drafting_layers_move_with_the_targets(monkeypatch, tmp_path,
 def test_without_moves_nothing_is_changed(monkeypatch, tmp_path, moved):
     ascend = asked_for(monkeypatch, tmp_path, dynamic=False, placed=False)
     asked = ascend.eplb_config
-    with staying_experts.unmoved_experts(draft_of("draft_model")):
+    with draft_building.unmoved_experts(draft_of("draft_model")):
         VllmEplbAdaptor.register_layer(DRAFT)
         assert ascend.eplb_config is asked
     assert moved() == [TARGET, DRAFT]

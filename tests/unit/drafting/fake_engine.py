@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from mkv_ascend.drafting.attention_strategy import AttentionStrategy
 from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import TargetOutput
 from mkv_ascend.drafting.graph_runner import GraphRunner, InStep
@@ -19,9 +18,9 @@ from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from mkv_ascend.drafting.planner import Planner
 from mkv_ascend.drafting.proposal import Proposal
-from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, RecurrentGroups
-from mkv_ascend.drafting.recurrent_states import RecurrentCaches
+from mkv_ascend.drafting.recurrent_groups import RecurrentCaches, RecurrentGroup, RecurrentGroups
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
+from mkv_ascend.drafting.strategy import AttentionStrategy
 from tests.support.fake_draft import (
     PRIME,
     STATE,

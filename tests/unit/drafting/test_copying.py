@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 
-from mkv_ascend.drafting.copying import shallow_copy
+from mkv_ascend.drafting.draft import shallow_copy
 
 
 @dataclass

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mkv_ascend.drafting.draft_counts import DraftCounts, requests_of_graphs
+from mkv_ascend.drafting.counts import DraftCounts, requests_of_graphs
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,9 @@ import pytest
 import torch
 
 from mkv_ascend.drafting.draft import DraftBuffers, TargetOutput
-from mkv_ascend.drafting.hidden_states import (
-    combine_joined_states,
-    take_hidden_states,
-    take_hidden_states_for_graph,
-)
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
+from mkv_ascend.drafting.planner import combine_joined_states
+from mkv_ascend.drafting.strategy import take_hidden_states, take_hidden_states_for_graph
 
 GIVEN, REJECTED = (3, 5, 1), (1, 0, 0)
 MOST, MASKED, BEFORE = 48, -1.0, -7.0

@@ -18,11 +18,13 @@ import pytest
 import torch
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 
-from mkv_ascend.drafting.recurrent_groups import RecurrentGroup, RecurrentGroups, TargetRows
-from mkv_ascend.drafting.recurrent_states import (
+from mkv_ascend.drafting.recurrent_groups import (
     COMMITTED,
     SCRATCH,
     RecurrentCaches,
+    RecurrentGroup,
+    RecurrentGroups,
+    TargetRows,
     commit,
     tokens_to_commit,
 )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mkv_ascend.drafting.worth import LEAST, PROPOSALS, DraftWorth, Worthless
+from mkv_ascend.drafting.counts import LEAST, PROPOSALS, DraftWorth, Worthless
 
 
 def said(worth: DraftWorth, proposals: int, accepted: int, k: int = 3) -> list[Worthless]:

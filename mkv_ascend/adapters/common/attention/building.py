@@ -36,7 +36,7 @@ class ModelBeingBuilt:
         rope_tables: rotary tables that are active while its builders work; None keeps the
             process's (right for the target).
         replicated: whether each rank keeps all keys of its layers, where ranks share those of the
-            target's (``replicated.py``).
+            target's (``backends.on_each_rank``).
     """
 
     role: Role

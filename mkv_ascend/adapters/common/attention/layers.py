@@ -24,10 +24,11 @@ from vllm.model_executor.layers.attention.encoder_only_attention import EncoderO
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.attention.backend import AttentionType
 
-from mkv_ascend.adapters.common.attention import draft_window, selection_inputs
+from mkv_ascend.adapters.common.attention import selection_inputs
 from mkv_ascend.adapters.common.attention.backends import backend_class, bound_to
 from mkv_ascend.adapters.common.attention.building import current_model
 from mkv_ascend.adapters.common.attention.records import BACKEND_PER_LAYER, WINDOW
+from mkv_ascend.adapters.common.attention.selection_inputs import check_used, set_window
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.common.patches import attention
 from mkv_ascend.adapters.logging import get_logger
@@ -93,7 +94,7 @@ def _initialise(
     _set_cache_dtype(bound.arguments, model.role)
     if model.role is Role.DRAFT:
         names_its_own = given is not None or type(layer) in KINDS_OF_CLASSES
-        draft_window.set_window(layer, bound.arguments, names_its_own, get_current_vllm_config())
+        set_window(layer, bound.arguments, names_its_own, get_current_vllm_config())
     request = make_request(layer, bound.arguments)
     if given is not None and type(layer) not in KINDS_OF_CLASSES:
         bound.arguments["attn_backend"] = bound_to(given, model)
@@ -309,7 +310,7 @@ def check_options(config: VllmConfig) -> None:
             f"kv_cache.draft_dtype is {dtype!r}, but no layer of the draft has a KV cache whose "
             "backend is chosen; leave it out"
         )
-    draft_window.check_used(config, [x for x in requests if x.role is Role.DRAFT])
+    check_used(config, [x for x in requests if x.role is Role.DRAFT])
     for warning in selection.unused_options(options, requests):
         logger.warning("%s", warning)
 

@@ -9,8 +9,7 @@ import torch
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
 
 from mkv_ascend.adapters.common.backends.port import Backend, run_builder
-from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.draft import HostLengths, LaterPasses
+from mkv_ascend.drafting.draft import HostLengths, LaterPasses, shallow_copy
 
 
 class Dense(Backend):

@@ -27,8 +27,7 @@ from mkv_ascend.adapters.common.attention.records import IN_DTYPE_OF_CACHE
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables, rope_tables_of
 from mkv_ascend.adapters.common.backends.dense import Dense
 from mkv_ascend.adapters.common.backends.port import run_builder
-from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.draft import HostLengths, LaterPasses
+from mkv_ascend.drafting.draft import HostLengths, LaterPasses, shallow_copy
 
 
 @functools.cache

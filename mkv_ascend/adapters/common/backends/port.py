@@ -22,7 +22,7 @@ from mkv_ascend.drafting.draft import CosSinRows, HostLengths, LaterPasses, Pass
 
 if TYPE_CHECKING:
     from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
-    from mkv_ascend.drafting.groups import DraftGroup
+    from mkv_ascend.drafting.draft import DraftGroup
 
 
 def run_builder(builder: Any, common: Any, draft_index: int, **arguments: Any) -> Any:

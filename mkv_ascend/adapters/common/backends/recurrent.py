@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from mkv_ascend.drafting.draft import PassBatch
-from mkv_ascend.drafting.recurrent_groups import TargetRows
-from mkv_ascend.drafting.recurrent_states import RecurrentCaches
+from mkv_ascend.drafting.recurrent_groups import RecurrentCaches, TargetRows
 
 if TYPE_CHECKING:
     from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata

@@ -11,8 +11,7 @@ from vllm_ascend.attention.sfa_v1 import AscendSFAImpl
 from mkv_ascend.adapters.common.attention.rope_tables import rope_tables_of
 from mkv_ascend.adapters.common.backends.mla import MLA, GatheredRows, host_zeros
 from mkv_ascend.adapters.common.backends.port import run_builder
-from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.draft import LaterPasses
+from mkv_ascend.drafting.draft import LaterPasses, shallow_copy
 
 
 class SparseMLA(MLA):

@@ -9,7 +9,7 @@ from vllm_ascend.attention.dsa_v1 import AscendDSAImpl
 
 from mkv_ascend.adapters.common.backends.dense import Dense
 from mkv_ascend.adapters.common.backends.port import run_builder
-from mkv_ascend.drafting.copying import shallow_copy
+from mkv_ascend.drafting.draft import shallow_copy
 
 
 class WindowOfKeys(Dense):

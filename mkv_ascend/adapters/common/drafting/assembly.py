@@ -13,28 +13,33 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
-from mkv_ascend.adapters.common.attention.replicated import keep_all_keys
+from mkv_ascend.adapters.common.attention.backends import keep_all_keys
+from mkv_ascend.adapters.common.backends.port import Backend
 from mkv_ascend.adapters.common.drafting.capture import AscendCapturer, why_not_captured
 from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
-from mkv_ascend.adapters.common.drafting.context_shares import is_replicated
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.common.drafting.families import (
+from mkv_ascend.adapters.common.drafting.host import DraftHost
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import is_replicated
+from mkv_ascend.adapters.common.drafting.layer_groups import find_groups, ranks_of_slots
+from mkv_ascend.adapters.common.drafting.strategies import (
     BlockTables,
-    Bound,
-    Family,
+    BoundDraft,
+    HostStrategy,
+    TargetKeys,
+    recurrent_layers,
     widen_decodes,
 )
-from mkv_ascend.adapters.common.drafting.host import DraftHost
-from mkv_ascend.adapters.common.drafting.layer_groups import find_groups, ranks_of_slots
 from mkv_ascend.adapters.common.graphs import have_readers
-from mkv_ascend.drafting.attention_strategy import AttentionStrategy
 from mkv_ascend.drafting.counts import Eager
-from mkv_ascend.drafting.draft import Draft, PassBatch, TargetOutput
+from mkv_ascend.drafting.draft import Draft, DraftGroups, PassBatch, TargetOutput
 from mkv_ascend.drafting.graph_runner import GraphRunner, InStep
-from mkv_ascend.drafting.groups import DraftGroups
+from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.passes import Passes, run_passes
 from mkv_ascend.drafting.plan import DraftPlan
+from mkv_ascend.drafting.planner import Planner
 from mkv_ascend.drafting.proposal import Proposal
+from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
+from mkv_ascend.drafting.strategy import AttentionStrategy
 
 
 class Assembly:
@@ -42,7 +47,7 @@ class Assembly:
 
     Args:
         proposer: vllm-ascend's proposer, with members of ours.
-        family: what its strategy needs.
+        kind: the class of its strategy.
         host: what the host does in its own way.
         enforce_eager: the value in ``speculative_config``.
     """
@@ -55,12 +60,12 @@ class Assembly:
     why_eager: str | None = None
 
     def __init__(
-        self, proposer: Any, family: Family, host: DraftHost, *, enforce_eager: bool
+        self, proposer: Any, kind: type[HostStrategy], host: DraftHost, *, enforce_eager: bool
     ) -> None:
-        self.proposer, self.family, self.host = proposer, family, host
+        self.proposer, self.kind, self.host = proposer, kind, host
         self.enforce_eager = enforce_eager
         self._publish: Callable[[], None] = lambda: None
-        family.proposer_made(proposer)
+        self._early_buffers = kind.early_buffers(proposer)
 
     def layers(self) -> dict[str, Any]:
         """The draft's layers with caches, in the order of creation, which is that of execution."""
@@ -80,14 +85,16 @@ class Assembly:
             NotImplementedError: the draft has layers that cannot be served.
         """
         layers = self.layers()
-        self.family.layers_made(self.proposer, layers)
-        self.family.refuse_layers(self.proposer, layers, self.specs(layers))
+        self.kind.layers_made(self.proposer, layers)
+        self.kind.refuse_layers(self.proposer, layers, self.specs(layers))
         if is_replicated(self.proposer.vllm_config):
             ranks = self.proposer.vllm_config.parallel_config.decode_context_parallel_size
             for layer in layers.values():
                 keep_all_keys(layer, ranks)
         self.proposer.attn_layer_names = list(layers)
-        self.draft = self.family.draft(self.proposer, self.enforce_eager)
+        self.draft = self.kind.draft(
+            self.proposer, self._early_buffers, enforce_eager=self.enforce_eager
+        )
 
     def bind(self, kv_cache_config: Any, tables: BlockTables) -> None:
         """Sort the draft's layers into groups; make their builders and the proposal.
@@ -98,41 +105,37 @@ class Assembly:
         proposer, draft = self.proposer, self.draft
         kv_cache_groups = kv_cache_config.kv_cache_groups
         layers = self.layers()
-        attention = self.family.attention_layers(layers, self.specs(layers))
+        recurrent = recurrent_layers(layers, self.specs(layers))
+        attention = {name: layer for name, layer in layers.items() if name not in recurrent}
         ranks = ranks_of_slots(proposer.vllm_config, attention)
         block_sizes = [size * ranks for size in tables.block_sizes]
-        causal = self.family.causal_layers(proposer)
+        causal = self.kind.causal_layers(proposer)
         groups = find_groups(attention, kv_cache_groups, block_sizes, causal)
-        made = attention_groups(groups, proposer.vllm_config, proposer.device)
-        proposer.draft_attn_groups = made
+        made = proposer.draft_attn_groups = self._attention_groups(groups)
         proposer.kv_cache_gid = groups.kv_groups[0]
         proposer.block_size = proposer.kernel_block_size = groups.block_sizes[0]
-        reads = not self.family.has_keys or have_readers(proposer.vllm_config, [made])
-        common = common_metadata_of(proposer, reads_caches=reads)
+        reads = issubclass(self.kind, TargetKeys) or have_readers(proposer.vllm_config, [made])
+        states = AscendAttentionState
+        common = CommonMetadata(
+            states.SpecDecoding if proposer.method == "mtp" else states.ChunkedPrefill,
+            lengths_on_host=proposer.parallel_drafting,
+            reads_caches=reads,
+        )
         shares = self.host.shares_of(proposer.runner)
-        backends = []
-        for group, vllm_group in zip(groups.groups, made, strict=True):
-            builder = vllm_group.get_metadata_builder()
-            more = proposer.net_num_new_slots_per_request
-            widen_decodes(builder, more, shared=shares is not None)
-            with set_current_vllm_config(proposer.vllm_config):  # some backends ask it
-                of_layers = vllm_group.backend.get_impl_cls()
-            backends.append(
-                self.host.backend_of(
-                    builder, group.spec, of_layers=of_layers, group=group, common=common
-                )
-            )
+        backends = self._backends(groups, made, common, shared=shares is not None)
         draft.bind(groups, backends)
         plan = DraftPlan(
-            self.family.sizes(proposer),
+            self.kind.sizes(proposer),
             [tables.rows[kv_group] for kv_group in groups.kv_groups],
             groups.block_sizes,
             torch_npu.npu.Event(),
             shares,
         )
-        bound = Bound(proposer, draft, plan, kv_cache_groups, common, tables)
-        strategy = self.family.strategy(bound)
-        self.proposal = Proposal(draft, strategy, plan, bound.needs, self._run)
+        planner = Planner(draft, plan, Needs(groups, backends))
+        bound = BoundDraft(proposer, planner, kv_cache_groups, common, tables)
+        strategy = self.kind.of(bound)
+        self._extra_cost = strategy.describe()
+        self.proposal = Proposal(draft, strategy, plan, planner.needs, self._run)
         self.capturer = AscendCapturer(proposer, draft, attention, self.host)
         self.why_eager = why_not_captured(
             proposer,
@@ -146,6 +149,37 @@ class Assembly:
         else:
             self.graphs = None
             draft.run_eagerly()
+
+    def _attention_groups(self, groups: DraftGroups) -> list[AttentionGroup]:
+        """vLLM's attention group, with its metadata builder, for each of ``groups``."""
+        made = []
+        for group in groups.groups:
+            names, kv_group = list(group.layer_names), group.kv_group
+            attention_group = AttentionGroup(group.backend, names, group.spec, kv_group)
+            attention_group.create_metadata_builders(
+                self.proposer.vllm_config, self.proposer.device
+            )
+            made.append(attention_group)
+        return made
+
+    def _backends(
+        self,
+        groups: DraftGroups,
+        made: list[AttentionGroup],
+        common: CommonMetadata,
+        *,
+        shared: bool,
+    ) -> list[Backend]:
+        """The backend of each group; ``shared``: whether ranks share each sequence's keys."""
+        backends = []
+        for group, vllm_group in zip(groups.groups, made, strict=True):
+            builder = vllm_group.get_metadata_builder()
+            widen_decodes(builder, self.proposer.net_num_new_slots_per_request, shared=shared)
+            with set_current_vllm_config(self.proposer.vllm_config):  # some backends ask it
+                of_layers = vllm_group.backend.get_impl_cls()
+            given = {"of_layers": of_layers, "group": group, "common": common}
+            backends.append(self.host.backend_of(builder, group.spec, **given))
+        return backends
 
     def propose(
         self, target: TargetOutput, tokens: int | None = None, agreed: int | None = None
@@ -231,7 +265,7 @@ class Assembly:
         return (
             f"The draft reads {len(groups.kv_groups)} KV groups ({groups.describe()}). A proposal "
             f"builds attention metadata {builds} times. {self._execution_mode()}"
-            f"{self.family.describe(proposal.strategy)}"
+            f"{self._extra_cost}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -270,41 +304,13 @@ class Assembly:
             batch_size=batch.requests,
             token_indices_to_sample=passes.sample_rows,
             target_positions=None,
-            inputs_embeds=embeds_of(proposer, batch.input_rows),
+            inputs_embeds=(
+                proposer.inputs_embeds[: batch.input_rows] if proposer.supports_mm_inputs else None
+            ),
             multi_steps_attn_metadata=[passes.first, *passes.later()],
             num_tokens=batch.rows,
         )
         return drafted
-
-
-def attention_groups(groups: DraftGroups, config: Any, device: Any) -> list[AttentionGroup]:
-    """vLLM's attention group, with its metadata builder, for each of ``groups``."""
-    made = []
-    for group in groups.groups:
-        attention_group = AttentionGroup(
-            backend=group.backend,
-            layer_names=list(group.layer_names),
-            kv_cache_spec=group.spec,
-            kv_cache_group_id=group.kv_group,
-        )
-        attention_group.create_metadata_builders(config, device)
-        made.append(attention_group)
-    return made
-
-
-def embeds_of(proposer: Any, rows: int) -> torch.Tensor | None:
-    """The draft's embeddings, if it takes them in place of token ids."""
-    return proposer.inputs_embeds[:rows] if proposer.supports_mm_inputs else None
-
-
-def common_metadata_of(proposer: Any, *, reads_caches: bool = False) -> CommonMetadata:
-    """The maker of common metadata for this proposer's passes."""
-    state = AscendAttentionState.ChunkedPrefill
-    if proposer.method == "mtp":
-        state = AscendAttentionState.SpecDecoding
-    return CommonMetadata(
-        state, lengths_on_host=proposer.parallel_drafting, reads_caches=reads_caches
-    )
 
 
 def target_output(proposer: Any, given: dict[str, Any]) -> TargetOutput:
@@ -314,6 +320,12 @@ def target_output(proposer: Any, given: dict[str, Any]) -> TargetOutput:
     requests = next_token_ids.shape[0]
     lengths = host_lengths(common)[:requests]
     bounds = common.seq_lens_cpu_upper_bound
+    images = None
+    if proposer.supports_mm_inputs:
+        # A head's rows are the target's next tokens. vLLM's runner hands these over, and
+        # vllm-ascend's, which replaces it, does not.
+        scheduled = given["scheduler_output"]
+        images = proposer.runner._gather_mm_embeddings(scheduled, shift_computed_tokens=1)
     return TargetOutput(
         token_ids=token_ids,
         # Slots and lengths follow positions in the sequence, and M-RoPE has others.
@@ -327,21 +339,9 @@ def target_output(proposer: Any, given: dict[str, Any]) -> TargetOutput:
         length_bounds=lengths if bounds is None else bounds[:requests],
         longest_row=common.max_query_len,
         rope_positions=rope_positions(proposer, positions),
-        multimodal=images_of_target(proposer, given),
+        multimodal=images,
         common=common,
     )
-
-
-def images_of_target(proposer: Any, given: dict[str, Any]) -> Any:
-    """The target's embeddings of images and their places, where the draft takes them.
-
-    A head's rows are the target's next tokens. vLLM's runner hands these over, and vllm-ascend's,
-    which replaces it, does not.
-    """
-    if not proposer.supports_mm_inputs:
-        return None
-    scheduled = given["scheduler_output"]
-    return proposer.runner._gather_mm_embeddings(scheduled, shift_computed_tokens=1)
 
 
 def rope_positions(proposer: Any, positions: torch.Tensor) -> torch.Tensor | None:
@@ -368,7 +368,7 @@ def run_dummy_passes(
 ) -> torch.Tensor:
     """The passes of a dummy run: as many as a proposal has, without metadata."""
     assembly: Assembly = proposer.assembly
-    draft, drafts_first = assembly.draft, assembly.family.first_pass_drafts
+    draft, drafts_first = assembly.draft, not issubclass(assembly.kind, RecurrentStrategy)
     later = 0 if proposer.parallel_drafting else proposer.num_speculative_tokens - drafts_first
     none = sampled.new_zeros(0)
     batch = PassBatch(

@@ -10,8 +10,7 @@ import torch
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 from vllm_ascend.attention.utils import AscendCommonAttentionMetadata
 
-from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.draft import PassBatch
+from mkv_ascend.drafting.draft import PassBatch, shallow_copy
 
 
 @dataclass(frozen=True)

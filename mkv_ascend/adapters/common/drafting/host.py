@@ -5,19 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+from vllm_ascend.utils import lmhead_tp_enable
+
+from mkv_ascend.adapters.common.backends.port import Backend
+from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends, backend_of
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft, PassContext, PassesOfRunnerV1
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import (
+    is_replicated,
+    is_sparse,
+    keeps_all_indexer_keys,
+)
+from mkv_ascend.drafting.context_shares import ContextShares
 
 if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
-    from mkv_ascend.adapters.common.backends.port import Backend
-    from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-    from mkv_ascend.adapters.common.drafting.families import Family
     from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, Layers
-    from mkv_ascend.adapters.common.drafting.pass_context import PassContext
-    from mkv_ascend.drafting.context_shares import ContextShares
+    from mkv_ascend.adapters.common.drafting.strategies import HostStrategy
 
 
 class LaunchUpdates(Protocol):
@@ -39,66 +46,78 @@ class LaunchUpdates(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class OwnMethod:
-    """A method of drafting that one host alone has: our proposer, and what its strategy needs."""
+class OwnMethod(NamedTuple):
+    """A method of drafting that one host alone has: our proposer, and the class of its strategy."""
 
     proposer: type[Any]
-    family: Callable[[], Family]
+    kind: type[HostStrategy]
 
 
-class DraftHost(Protocol):
-    """The parts of drafting that one host does in its own way."""
+class DraftHost:
+    """The parts of drafting that one host does in its own way.
 
-    @property
-    def draft(self) -> type[AscendDraft]:
-        """The class of drafts, except those of mask tokens."""
+    ``draft``: the class of drafts, except those of mask tokens. ``passes``: in what passes run.
+    ``own_methods``: methods that we serve on this host alone, by vLLM's names. ``names_experts``:
+    whether the check of a draft's configuration asks for ranks of the target's experts.
+    ``captures_shares``: whether graphs hold a draft's passes where ranks share each sequence's
+    keys. ``backends``: of all layers.
+    """
 
-    @property
-    def passes(self) -> PassContext:
-        """In what passes run."""
-
-    @property
-    def own_methods(self) -> Mapping[str, OwnMethod]:
-        """Methods that we serve on this host alone, by vLLM's names."""
-
-    @property
-    def names_experts(self) -> bool:
-        """Whether the check of a draft's configuration asks for ranks of the target's experts."""
+    draft: type[AscendDraft] = AscendDraft
+    passes: PassContext = PassesOfRunnerV1()
+    own_methods: ClassVar[Mapping[str, OwnMethod]] = {}
+    names_experts = False
+    captures_shares = True
+    backends: ClassVar[Backends] = BACKENDS
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """Whether a draft of one of our methods is left to the host's own proposer."""
+        return False
 
     def plans_shares(self, config: VllmConfig) -> bool:
-        """Whether our proposal serves this draft where ranks share each sequence's keys."""
+        """Whether our proposal serves this draft where ranks share each sequence's keys.
+
+        Sparse MLA lays out keys and chosen keys in its own way.
+        """
+        draft = config.speculative_config.draft_model_config
+        alone = config.parallel_config.prefill_context_parallel_size == 1
+        return alone and not is_sparse(draft.hf_text_config)
 
     def shares_of(self, runner: Any) -> ContextShares | None:
         """How ranks share each sequence's keys; None if each rank keeps all of them."""
-
-    @property
-    def captures_shares(self) -> bool:
-        """Whether graphs hold a draft's passes where ranks share each sequence's keys."""
+        config, parallel = runner.vllm_config, runner.vllm_config.parallel_config
+        if parallel.decode_context_parallel_size == 1 or is_replicated(config):
+            return None
+        if keeps_all_indexer_keys(config):
+            return None
+        interleave = parallel.cp_kv_cache_interleave_size
+        return ContextShares(runner.dcp_size, runner.dcp_rank, interleave)
 
     def splits_vocabulary(self) -> bool:
         """Whether other ranks split the vocabulary of sampling."""
+        return bool(lmhead_tp_enable())
 
     def building(self) -> AbstractContextManager[Callable[[nn.Module], None]]:
         """Keep the target's process-wide state while a draft is built.
 
         Gives a function that is called with the built draft afterwards.
         """
+        raise NotImplementedError
 
     def run_without_keys(self, model: nn.Module, layers: Iterable[Any]) -> None:
         """Let a draft's layers write no keys and rotate queries alone.
 
-        Their ``kv_sharing_target_layer_name`` was just set.
+        Their ``kv_sharing_target_layer_name`` was just set. Nothing by default: vLLM 0.30.0's head
+        has no keys, and vllm-ascend takes none.
         """
 
     def backend_of(self, builder: Any, spec: Any, **of_draft: Any) -> Backend:
         """What makes the metadata of a group; for the arguments see ``Backend``."""
+        return backend_of(self.backends, builder, spec, **of_draft)
 
     def new_graph(self) -> Any:
         """A device graph for a capture."""
+        raise NotImplementedError
 
     def updates(
         self,
@@ -115,3 +134,4 @@ class DraftHost(Protocol):
             layers: layers of the draft whose launches are updated, in the order of execution.
             metadata: metadata of each pass, by layer.
         """
+        raise NotImplementedError

@@ -21,11 +21,10 @@ from mkv_ascend.adapters.common.backends.recurrent import (
     RecurrentBackend,
     ShortConvolution,
 )
-from mkv_ascend.adapters.common.drafting.context_shares import keeps_all_indexer_keys
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import keeps_all_indexer_keys
 from mkv_ascend.adapters.common.kv_cache.replicated_specs import ranks_of_layer
-from mkv_ascend.drafting.groups import DraftGroup, DraftGroups
-from mkv_ascend.drafting.recurrent_groups import RecurrentGroup
-from mkv_ascend.drafting.recurrent_states import RecurrentCaches
+from mkv_ascend.drafting.draft import DraftGroup, DraftGroups
+from mkv_ascend.drafting.recurrent_groups import RecurrentCaches, RecurrentGroup
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -16,8 +16,7 @@ from vllm_ascend.ascend_forward_context import set_ascend_forward_context
 
 from mkv_ascend.adapters.common.attention.backends import has_windows_of_drafts
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.drafting.draft import DraftBuffers, HiddenStates
-from mkv_ascend.drafting.groups import DraftGroups
+from mkv_ascend.drafting.draft import DraftBuffers, DraftGroups, HiddenStates
 
 
 @dataclass(frozen=True)

@@ -27,37 +27,41 @@ from mkv_ascend.adapters.common import giving_up, pipeline, weights
 from mkv_ascend.adapters.common.attention.building import TARGET, ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.derived import derive, stock
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
-from mkv_ascend.adapters.common.drafting import padded_vocabulary, records
+from mkv_ascend.adapters.common.drafting import records
 from mkv_ascend.adapters.common.drafting.assembly import (
     Assembly,
     run_dummy_passes,
     target_output,
 )
-from mkv_ascend.adapters.common.drafting.context_shares import is_replicated
 from mkv_ascend.adapters.common.drafting.draft import takes_images
+from mkv_ascend.adapters.common.drafting.draft_building import (
+    leave_out_padding,
+    loading_padded_vocabulary,
+    unmoved_experts,
+)
 from mkv_ascend.adapters.common.drafting.draft_config import (
     builder_config,
     load_options_of_draft,
     preserve_ascend_config,
     separate_draft_config,
 )
-from mkv_ascend.adapters.common.drafting.families import (
-    BlockTables,
-    Family,
-    MaskTokensFamily,
-    RecurrentFamily,
-    TargetKeysFamily,
-    use_draft_recurrent_specs,
-)
 from mkv_ascend.adapters.common.drafting.host import DraftHost
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import has_recurrent_layers, is_replicated
 from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy
 from mkv_ascend.adapters.common.drafting.next_tokens import (
     batch_up_to_the_chunk,
     prepare_next_token_ids_cpu,
     prepare_next_token_ids_padded,
 )
-from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
-from mkv_ascend.adapters.common.drafting.staying_experts import unmoved_experts
+from mkv_ascend.adapters.common.drafting.strategies import (
+    Attention,
+    BlockTables,
+    HostStrategy,
+    MaskTokens,
+    Recurrent,
+    TargetKeys,
+    use_draft_recurrent_specs,
+)
 from mkv_ascend.adapters.common.drafting.target_parts import TARGET_PARTS, named_parts
 from mkv_ascend.adapters.patching import replaced
 from mkv_ascend.layout.kind import Role
@@ -91,11 +95,11 @@ def _get_model(self: Any) -> nn.Module:
             Role.DRAFT, config, RopeTables(), replicated=is_replicated(self.vllm_config)
         )
         with building(model_of_draft), unmoved_experts(config):
-            with weights.noted(), padded_vocabulary.loading(config.model_config):
+            with weights.noted(), loading_padded_vocabulary(config.model_config):
                 model: nn.Module = stock(self)._get_model()
             _reserve_rope_buffers(self.runner, config)
     built(model)
-    padded_vocabulary.leave_out_padding(model, config.model_config)
+    leave_out_padding(model, config.model_config)
     if has_recurrent_layers(self.vllm_config):
         use_draft_recurrent_specs(self, recurrent)
     return model
@@ -194,7 +198,7 @@ def dummy_run(
         agreed = requests_of_verify_step(options.get("batch_descriptor"))
         if self.assembly.run_along(agreed) is not None:
             return
-    if isinstance(self.assembly.family, MaskTokensFamily):
+    if issubclass(self.assembly.kind, MaskTokens):
         run_dummy(self, num_tokens, is_profile=options.get("is_profile", False))
     else:
         stock(self).dummy_run(
@@ -293,7 +297,10 @@ def proposer_class(
     parallel = vllm_config.parallel_config
     in_shares = parallel.prefill_context_parallel_size * parallel.decode_context_parallel_size > 1
     if proposer is HeadProposer and vllm_config.speculative_config.use_step3p5_mtp():
-        alone = has_one_layer(vllm_config.speculative_config) and not in_shares
+        # Published drafting models have three layers. With ``num_nextn_predict_layers`` of 1 in
+        # config.json vLLM builds the first one alone.
+        drafting = vllm_config.speculative_config.draft_model_config.hf_config
+        alone = drafting.num_nextn_predict_layers == 1 and not in_shares
         return Step3p5LayerProposer if alone else Step3p5MTPProposer
     if has_recurrent_layers(vllm_config):
         return proposer
@@ -311,24 +318,13 @@ def proposer_class(
     return proposer
 
 
-def has_one_layer(speculative_config: Any) -> bool:
-    """Whether a drafting model of Step-3.5 has one layer. Published ones have three.
-
-    With ``num_nextn_predict_layers`` of 1 in config.json vLLM builds the first one alone.
-    """
-    config = speculative_config.draft_model_config.hf_config
-    return bool(config.num_nextn_predict_layers == 1)
-
-
-def family_of(method: str, vllm_config: VllmConfig) -> Family:
-    """What the strategy of such a draft needs."""
+def strategy_of(method: str, vllm_config: VllmConfig) -> type[HostStrategy]:
+    """The class of the strategy of such a draft."""
     if method == "dflash":
-        return MaskTokensFamily()
+        return MaskTokens
     if method == "mtp" and vllm_config.speculative_config.use_gemma4_mtp():
-        return TargetKeysFamily()
-    if has_recurrent_layers(vllm_config):
-        return RecurrentFamily()
-    return Family()
+        return TargetKeys
+    return Recurrent if has_recurrent_layers(vllm_config) else Attention
 
 
 def _load_apart(load: Callable[..., None], *args: Any) -> None:
@@ -337,18 +333,17 @@ def _load_apart(load: Callable[..., None], *args: Any) -> None:
         load(*args)
 
 
-def _proposer_and_family(
+def _proposer_and_strategy(
     method: str, vllm_config: VllmConfig, host: DraftHost
-) -> tuple[type[Any] | None, Family | None]:
-    """Our proposer, if not vllm-ascend's own is kept; its family, if we make the proposals."""
+) -> tuple[type[Any] | None, type[HostStrategy] | None]:
+    """Our proposer, if not vllm-ascend's own is kept; its strategy, if we make the proposals."""
     if host.keeps_proposer(method, vllm_config):
         return None, None
-    own = host.own_methods.get(method)
-    if own is not None:
-        return own.proposer, own.family()
+    if method in host.own_methods:
+        return host.own_methods[method]
     proposer = proposer_class(method, vllm_config, host.plans_shares)
     ours = proposer in (*PROPOSERS.values(), Step3p5LayerProposer)
-    return proposer, family_of(method, vllm_config) if ours else None
+    return proposer, strategy_of(method, vllm_config) if ours else None
 
 
 def create_proposer(
@@ -360,8 +355,8 @@ def create_proposer(
         ValueError: vllm-ascend does not know the method.
         NotImplementedError: an option is for our proposals, and vllm-ascend makes these.
     """
-    proposer, family = _proposer_and_family(method, vllm_config, host)
-    if family is None:
+    proposer, kind = _proposer_and_strategy(method, vllm_config, host)
+    if kind is None:
         giving_up.refuse_for_other_proposals(method, vllm_config)
         if proposer is None:
             made = get_spec_decode_method(method, vllm_config, device, runner)
@@ -371,13 +366,13 @@ def create_proposer(
         made = proposer(vllm_config, device, runner)
         made.draft_host = host
         return made
-    assert proposer is not None, "it has a family"
+    assert proposer is not None, "it has a strategy"
     enforce_eager = bool(vllm_config.speculative_config.enforce_eager)
     with without_graphs_of_the_host(vllm_config.speculative_config):
         made = proposer(vllm_config, device, runner)
     made.draft_host = host
-    made.assembly = Assembly(made, family, host, enforce_eager=enforce_eager)
-    if isinstance(family, RecurrentFamily):
+    made.assembly = Assembly(made, kind, host, enforce_eager=enforce_eager)
+    if issubclass(kind, Recurrent):
         # Rows of the first pass are the target's: none more for what the target sampled.
         made.net_num_new_slots_per_request = 0
     return made

@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings and output matrix of a target, whatever its class calls them.
+"""What drafts take of a target: embeddings and output matrix, and for Gemma 4's heads its keys.
 
 While a draft is loaded, vLLM and vllm-ascend ask any target for ``model``, ``model.embed_tokens``
 and ``lm_head``. Many classes have other names (``transformer.wte``, ``gpt_neox.embed_in``), or no
-output matrix beside their embeddings.
+output matrix beside their embeddings. Layers of a draft that have queries alone read keys and
+values of the target (Gemma 4).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from vllm.config import get_layers_from_vllm_config
+from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     ParallelLMHead,
     VocabParallelEmbedding,
 )
 from vllm.model_executor.models import supports_multimodal
+from vllm.v1.kv_cache_interface import KVCacheSpec
 
+from mkv_ascend.adapters.common.attention.derived import underived
 from mkv_ascend.adapters.patching import lent, record
 
 TARGET_PARTS = record(
@@ -70,3 +76,47 @@ def named_parts(target: Any) -> Iterator[None]:
             token = getattr(target.config, "image_token_id", None)
             names.enter_context(lent(target.config, "image_token_index", token))
         yield
+
+
+def read_keys_of_the_target(proposer: Any, layers: Mapping[str, Any]) -> None:
+    """Let each of the draft's layers read the last layer of the target that keeps such keys.
+
+    Raises:
+        ValueError: the target has no layer with keys of that shape, or keeps them for another
+            backend.
+    """
+    config = proposer.vllm_config
+    every = get_layers_from_vllm_config(config, Attention)
+    owners = {
+        _kept(layer.get_kv_cache_spec(config)): name
+        for name, layer in every.items()
+        if name not in layers and layer.kv_sharing_target_layer_name is None
+    }
+    for name, layer in layers.items():
+        wanted = _kept(layer.get_kv_cache_spec(config))
+        if wanted not in owners:
+            raise ValueError(
+                f"layer {name} of the draft reads keys of the target, of the form {wanted}, and "
+                f"the target keeps {', '.join(map(str, owners)) or 'none'}. Choose the head that "
+                "belongs to this target."
+            )
+        _refuse_another_backend(name, layer, owners[wanted], every[owners[wanted]])
+        layer.kv_sharing_target_layer_name = owners[wanted]
+    proposer.draft_host.run_without_keys(proposer.model, layers.values())
+
+
+def _refuse_another_backend(name: str, layer: Any, owner_name: str, owner: Any) -> None:
+    # The host's class arranges a cache. What is derived from it reads the same: the spec tells its
+    # dtype, and layers of a draft alone have windows that may see ahead.
+    ours, theirs = underived(type(layer.impl)), underived(type(owner.impl))
+    if ours is not theirs:
+        raise ValueError(
+            f"layer {name} of the draft is on {ours.__name__}, and reads the cache of "
+            f"{owner_name}, which is on {theirs.__name__}. Choose one backend for both, or leave "
+            "the draft's out."
+        )
+
+
+def _kept(spec: KVCacheSpec) -> KVCacheSpec:
+    """What a layer keeps for each token, and how long; not in how large blocks."""
+    return replace(spec, block_size=1)

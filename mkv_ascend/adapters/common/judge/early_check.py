@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from mkv_ascend.adapters.common.drafting.recurrent_options import (
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import (
     has_recurrent_layers,
     switch_prefix_hits_off,
 )

@@ -19,7 +19,7 @@ from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.common.start_up import labels_of
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import patch
-from mkv_ascend.drafting.worth import DraftWorth, Worthless
+from mkv_ascend.drafting.counts import DraftWorth, Worthless
 from mkv_ascend.metrics import Store, folder
 from mkv_ascend.rules.facts import LOOKED_UP
 

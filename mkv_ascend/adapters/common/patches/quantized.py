@@ -13,7 +13,7 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
 from mkv_ascend.adapters.patching import Patch, record
 from mkv_ascend.attention.padded_rows import padded_rows
-from mkv_ascend.drafting.copying import shallow_copy
+from mkv_ascend.drafting.draft import shallow_copy
 
 # Attention of several tokens per request to keys and values of 8 bits (C8).
 #

@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch_npu
@@ -18,16 +17,12 @@ from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 from vllm_ascend.attention.context_parallel.attention_cp import AscendAttentionCPMetadataBuilder
 from vllm_ascend.attention.context_parallel.mla_cp import AscendMlaCPMetadataBuilder
 from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
-from vllm_ascend.utils import lmhead_tp_enable
 
-from mkv_ascend.adapters.common.backends.port import Backend
 from mkv_ascend.adapters.common.backends.sparse_mla import SparseMLA
-from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends, backend_of
-from mkv_ascend.adapters.common.drafting.context_shares import plans_shares, shares_of
+from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.common.drafting.host import OwnMethod
+from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, Layers, Updates
-from mkv_ascend.adapters.common.drafting.pass_context import PassesOfRunnerV1
 from mkv_ascend.adapters.patching import record
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.shared_context import (
     DenseOfShares,
@@ -45,7 +40,6 @@ from mkv_ascend.drafting.draft import HiddenStates
 
 if TYPE_CHECKING:
     from torch import nn
-    from vllm.config import VllmConfig
 
 
 # A draft of vllm-ascend 0.23.0: ranks of tensor parallelism may share its rows and logits.
@@ -142,30 +136,19 @@ class SparseMLAWithIndexer(SparseMLA):
         return not (builder.enable_dsa_cp or get_ascend_config().c8_enable_reshape_optim)
 
 
-BACKENDS_OF_THIS_HOST: Backends = {
-    **BACKENDS,
-    AscendSFAMetadataBuilder: (SparseMLAWithIndexer,),
-    AscendAttentionCPMetadataBuilder: (DenseOfShares,),
-    AscendMlaCPMetadataBuilder: (MLAOfShares,),
-}
-
-
-class Host:
+class Host(DraftHost):
     """``DraftHost`` of vllm-ascend 0.23.0."""
 
     draft = RankedDraft
-    passes = PassesOfRunnerV1()
     captures_shares = False
     names_experts = True
     new_graph = staticmethod(torch_npu.npu.NPUGraph)
-    plans_shares = staticmethod(plans_shares)
-    shares_of = staticmethod(shares_of)
-    splits_vocabulary = staticmethod(lmhead_tp_enable)
-    own_methods: Mapping[str, OwnMethod] = MappingProxyType({})
-
-    def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
-        """None of our methods."""
-        return False
+    backends: ClassVar[Backends] = {
+        **BACKENDS,
+        AscendSFAMetadataBuilder: (SparseMLAWithIndexer,),
+        AscendAttentionCPMetadataBuilder: (DenseOfShares,),
+        AscendMlaCPMetadataBuilder: (MLAOfShares,),
+    }
 
     @contextlib.contextmanager
     def building(self) -> Iterator[Callable[[nn.Module], None]]:
@@ -178,10 +161,6 @@ class Host:
         for layer in layers:
             leave_the_cache_to_its_owner(layer)
         rotate_queries_alone(model)
-
-    def backend_of(self, builder: Any, spec: Any, **of_draft: Any) -> Backend:
-        """See ``DraftHost``."""
-        return backend_of(BACKENDS_OF_THIS_HOST, builder, spec, **of_draft)
 
     def updates(
         self,

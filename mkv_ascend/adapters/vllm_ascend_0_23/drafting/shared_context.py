@@ -13,11 +13,10 @@ from vllm_ascend.attention.utils import (
 
 from mkv_ascend.adapters.common.backends.dense import Dense
 from mkv_ascend.adapters.common.backends.mla import MLA
-from mkv_ascend.adapters.common.drafting.context_shares import shares_of_builder
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import shares_of_builder
 from mkv_ascend.adapters.patching import patch, record
 from mkv_ascend.drafting.context_shares import ContextShares
-from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.draft import HostLengths, LaterPasses
+from mkv_ascend.drafting.draft import HostLengths, LaterPasses, shallow_copy
 
 # Metadata of a draft's passes where ranks share each sequence (decode context parallelism).
 #

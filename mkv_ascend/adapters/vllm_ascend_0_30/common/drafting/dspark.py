@@ -14,10 +14,9 @@ import torch
 from vllm_ascend.spec_decode.dspark_proposer import AscendDSparkProposer
 
 from mkv_ascend.adapters.common.attention.derived import derive
-from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.common.drafting.families import MaskTokensFamily
 from mkv_ascend.adapters.common.drafting.mask_tokens import MaskTokensDraft
 from mkv_ascend.adapters.common.drafting.proposers import PLANNED, PLANNED_RECORDS
+from mkv_ascend.adapters.common.drafting.strategies import MaskTokens
 
 DSparkProposer = derive(AscendDSparkProposer, "", PLANNED, *PLANNED_RECORDS)
 
@@ -48,13 +47,12 @@ class MarkovDraft(MaskTokensDraft):
         return every if out is None else out.copy_(every)
 
 
-class MarkovFamily(MaskTokensFamily):
+class Markov(MaskTokens):
     """Method dspark."""
 
-    def drafts_from_anchor(self, proposer: Any) -> bool:
-        """See ``MaskTokensFamily``; published drafts do."""
-        return bool(proposer.sample_from_anchor)
+    draft_class = MarkovDraft
 
-    def draft(self, proposer: Any, enforce_eager: bool) -> AscendDraft:
-        """See ``Family``."""
-        return MarkovDraft(proposer, self._buffers)
+    @classmethod
+    def drafts_from_anchor(cls, proposer: Any) -> bool:
+        """Published drafts do."""
+        return bool(proposer.sample_from_anchor)

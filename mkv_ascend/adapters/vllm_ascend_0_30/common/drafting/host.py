@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from vllm.distributed import get_tp_group
@@ -22,21 +21,19 @@ from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from vllm_ascend.spec_decode.dflash2_proposer import is_dflash2_draft
 from vllm_ascend.spec_decode.multi_kv_cache_group_proposer import is_multi_kv_cache_group_mtp
 from vllm_ascend.spec_decode.utils import compact_mtp_topk_indices
-from vllm_ascend.utils import lmhead_tp_enable
 
-from mkv_ascend.adapters.common.backends.port import Backend
-from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends, backend_of
-from mkv_ascend.adapters.common.drafting.context_shares import (
+from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+from mkv_ascend.adapters.common.drafting.host import DraftHost, OwnMethod
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import (
     keeps_all_indexer_keys,
     plans_dspark,
-    plans_shares,
-    shares_of,
 )
-from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.common.drafting.host import OwnMethod
 from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, Layers
-from mkv_ascend.adapters.common.drafting.pass_context import PassContext, PassesOfRunnerV1
-from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.dspark import DSparkProposer, MarkovFamily
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.dspark import (
+    DSparkProposer,
+    Markov,
+)
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.shared_context import (
     DenseOfShares,
     MLAOfShares,
@@ -129,29 +126,20 @@ def complete_blocks(model: nn.Module) -> None:
             block.use_sequence_parallel_moe = False
 
 
-BACKENDS_OF_THIS_HOST: Backends = {
-    **BACKENDS,
-    AscendSFAMetadataBuilder: (SparseMLAWithoutIndexer,),
-    AscendSFAIndexerMetadataBuilder: (IndexerOfShares, Indexer),
-    AscendAttentionDCPMetadataBuilder: (DenseOfShares,),
-    AscendMlaDCPMetadataBuilder: (MLAOfShares,),
-    AscendSFADCPMetadataBuilder: (SparseMLAOfShares,),
-}
-
-
-class Host:
+class Host(DraftHost):
     """``DraftHost`` of vllm-ascend 0.30.0."""
 
     draft: type[AscendDraft] = Draft
-    passes: PassContext = PassesOfRunnerV1()
-    captures_shares = True
-    names_experts = False
     new_graph = DraftGraph
-    shares_of = staticmethod(shares_of)
-    splits_vocabulary = staticmethod(lmhead_tp_enable)
-    own_methods: Mapping[str, OwnMethod] = MappingProxyType(
-        {"dspark": OwnMethod(DSparkProposer, MarkovFamily)}
-    )
+    own_methods: ClassVar[Mapping[str, OwnMethod]] = {"dspark": OwnMethod(DSparkProposer, Markov)}
+    backends: ClassVar[Backends] = {
+        **BACKENDS,
+        AscendSFAMetadataBuilder: (SparseMLAWithoutIndexer,),
+        AscendSFAIndexerMetadataBuilder: (IndexerOfShares, Indexer),
+        AscendAttentionDCPMetadataBuilder: (DenseOfShares,),
+        AscendMlaDCPMetadataBuilder: (MLAOfShares,),
+        AscendSFADCPMetadataBuilder: (SparseMLAOfShares,),
+    }
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """Drafts of some families, whose proposers lay out several KV groups themselves."""
@@ -166,7 +154,7 @@ class Host:
 
     def plans_shares(self, config: VllmConfig) -> bool:
         """See ``DraftHost``; no sparse MLA whose rows ranks split, or whose slots are sorted."""
-        if plans_shares(config):
+        if super().plans_shares(config):
             return True
         options = get_ascend_config()
         other = options.enable_dsa_cp or options.c8_reshape_optim_enabled
@@ -177,13 +165,6 @@ class Host:
     def building(self) -> Iterator[Callable[[nn.Module], None]]:
         """See ``DraftHost``; there is no such state."""
         yield complete
-
-    def run_without_keys(self, model: nn.Module, layers: Iterable[Any]) -> None:
-        """See ``DraftHost``; vLLM 0.30.0's head has no keys, and vllm-ascend takes none."""
-
-    def backend_of(self, builder: Any, spec: Any, **of_draft: Any) -> Backend:
-        """See ``DraftHost``."""
-        return backend_of(BACKENDS_OF_THIS_HOST, builder, spec, **of_draft)
 
     def updates(
         self,

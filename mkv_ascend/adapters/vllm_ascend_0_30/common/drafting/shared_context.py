@@ -29,9 +29,8 @@ from vllm_ascend.attention.context_parallel.mla_cp import AscendMlaDCPImpl
 
 from mkv_ascend.adapters.common.backends.dense import Dense
 from mkv_ascend.adapters.common.backends.mla import MLA
-from mkv_ascend.adapters.common.drafting.context_shares import shares_of_builder
-from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.draft import HostLengths, LaterPasses
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import shares_of_builder
+from mkv_ascend.drafting.draft import HostLengths, LaterPasses, shallow_copy
 
 
 class OfShares(Dense):

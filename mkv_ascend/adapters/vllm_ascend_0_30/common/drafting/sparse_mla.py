@@ -23,9 +23,8 @@ from vllm_ascend.attention.sfa_v1 import AscendSFAMetadataBuilder
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.backends.mla import GatheredRows
 from mkv_ascend.adapters.common.backends.sparse_mla import SparseMLA
-from mkv_ascend.adapters.common.drafting.context_shares import shares_of_builder
-from mkv_ascend.drafting.copying import shallow_copy
-from mkv_ascend.drafting.draft import LaterPasses
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import shares_of_builder
+from mkv_ascend.drafting.draft import LaterPasses, shallow_copy
 
 
 class SparseMLAWithoutIndexer(SparseMLA):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import has_recurrent_layers
 from mkv_ascend.adapters.common.pipeline import hand_out
 from mkv_ascend.adapters.patching import patch
 

@@ -22,7 +22,10 @@ from vllm.v1.worker.gpu.spec_decode.utils import get_pp_safe_draft_load_config
 from mkv_ascend.adapters.common import pipeline, weights
 from mkv_ascend.adapters.common.attention.building import ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
-from mkv_ascend.adapters.common.drafting import padded_vocabulary
+from mkv_ascend.adapters.common.drafting.draft_building import (
+    leave_out_padding,
+    loading_padded_vocabulary,
+)
 from mkv_ascend.adapters.common.drafting.draft_config import (
     builder_config,
     load_options_of_draft,
@@ -162,7 +165,7 @@ def load_draft(target: nn.Module, config: VllmConfig, *, replicated: bool) -> nn
         HOST.building() as built,
         building(being_built),
         weights.noted(),
-        padded_vocabulary.loading(config.speculative_config.draft_model_config),
+        loading_padded_vocabulary(config.speculative_config.draft_model_config),
     ):
         if config.speculative_config.method == DRAFT_MODEL:
             with set_model_tag(DRAFT_MODEL):
@@ -174,7 +177,7 @@ def load_draft(target: nn.Module, config: VllmConfig, *, replicated: bool) -> nn
                 model = load_eagle_model(target, config)
             put_back(model)
     built(model)
-    padded_vocabulary.leave_out_padding(model, config.speculative_config.draft_model_config)
+    leave_out_padding(model, config.speculative_config.draft_model_config)
     return model
 
 

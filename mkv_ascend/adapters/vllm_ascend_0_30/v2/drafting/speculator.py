@@ -15,14 +15,20 @@ from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.spec_decode.utils import get_parallel_drafting_token_id
 
-from mkv_ascend.adapters.common.drafting.assembly import Assembly, rope_positions, run_dummy_passes
-from mkv_ascend.adapters.common.drafting.context_shares import is_replicated
+from mkv_ascend.adapters.common.drafting.assembly import (
+    Assembly,
+    rope_positions,
+    run_dummy_passes,
+)
 from mkv_ascend.adapters.common.drafting.draft import takes_images
 from mkv_ascend.adapters.common.drafting.draft_config import separate_draft_config
-from mkv_ascend.adapters.common.drafting.families import BlockTables, use_draft_recurrent_specs
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import has_recurrent_layers, is_replicated
 from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy_pass
-from mkv_ascend.adapters.common.drafting.proposers import family_of
-from mkv_ascend.adapters.common.drafting.recurrent_options import has_recurrent_layers
+from mkv_ascend.adapters.common.drafting.proposers import strategy_of
+from mkv_ascend.adapters.common.drafting.strategies import (
+    BlockTables,
+    use_draft_recurrent_specs,
+)
 from mkv_ascend.adapters.common.rebuilding_states import Rebuilding, make_rebuilding
 from mkv_ascend.adapters.patching import override
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.draft import HOST, PASSES
@@ -40,7 +46,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import (
     target_output,
 )
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.recurrent import tokens_on_the_device
-from mkv_ascend.drafting.draft_counts import DraftCounts
+from mkv_ascend.drafting.counts import DraftCounts
 
 if TYPE_CHECKING:
     from torch import nn
@@ -130,7 +136,7 @@ class MkvSpeculator(DraftModelSpeculator):
         self._make_buffers()
         self.assembly = Assembly(
             self,
-            family_of(self.method, vllm_config),
+            strategy_of(self.method, vllm_config),
             HOST,
             enforce_eager=bool(speculative.enforce_eager),
         )

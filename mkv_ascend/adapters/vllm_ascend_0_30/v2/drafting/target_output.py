@@ -14,8 +14,8 @@ from vllm.v1.worker.gpu.spec_decode.utils import DraftTokensHandler
 from vllm_ascend.attention.utils import AscendCommonAttentionMetadata
 
 from mkv_ascend.adapters.patching import override, record
+from mkv_ascend.drafting.counts import DraftCounts
 from mkv_ascend.drafting.draft import TargetOutput
-from mkv_ascend.drafting.draft_counts import DraftCounts
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which drafts are planned where ranks share each sequence's keys, and how ranks share them."""
+"""Which drafts are planned where ranks share each sequence's keys, and how ranks share them.
+
+Also which have recurrent layers, and what becomes of prefix hits beside them.
+``mkv_ascend/rules/draft.py`` refuses the options that they cannot be combined with.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,51 @@ from typing import TYPE_CHECKING, Any
 
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.drafting.context_shares import ContextShares
+from mkv_ascend.rules.draft import why_hits_are_not_read
 from mkv_ascend.rules.facts import SERVED_DSPARK
 from mkv_ascend.rules.parallelism import must_be_replicated
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+
+    from mkv_ascend.rules.facts import Facts
+
+
+def has_recurrent_layers(config: VllmConfig) -> bool:
+    """Whether the draft is a separate model whose architecture keeps recurrent states."""
+    speculative = config.speculative_config
+    if speculative is None or not speculative.uses_draft_model():
+        return False
+    draft = speculative.draft_model_config
+    return draft is not None and (draft.is_hybrid or draft.is_attention_free)
+
+
+def switch_prefix_hits_off(config: VllmConfig, facts: Facts) -> str | None:
+    """Switch prefix hits off where a recurrent draft cannot read the tokens of a hit itself.
+
+    The target finds its keys of a hit. The draft's state at its end is kept nowhere, and is rebuilt
+    from the hit's tokens (``drafting/lost_states.py``).
+
+    Args:
+        config: with such a draft; changed.
+        facts: what is known of it.
+
+    Returns the cost, for the log; None if nothing was changed.
+    """
+    cache = config.cache_config
+    if not cache.enable_prefix_caching or cache.mamba_cache_mode != "none" or facts.draft is None:
+        return None
+    reason = why_hits_are_not_read(facts, facts.draft)
+    if reason is None:
+        return None
+    cache.enable_prefix_caching = False
+    return (
+        f"prefix caching is off: the draft {facts.draft.name} has recurrent layers, whose state at "
+        f"the end of a cached prefix is not kept, and {reason}. Prompts that begin alike are "
+        "computed anew each time. For prefix hits choose a draft of attention layers only; "
+        "--no-enable-prefix-caching silences this"
+    )
+
 
 SPARSE_OPTIONS = ("index_topk", "compress_ratios")
 """Options of models whose layers choose some of the keys, or compress them."""
@@ -63,24 +107,6 @@ def plans_dspark(config: VllmConfig) -> bool:
         return False
     architectures = config.speculative_config.draft_model_config.architectures
     return not SERVED_DSPARK.isdisjoint(architectures)
-
-
-def plans_shares(config: VllmConfig) -> bool:
-    """See ``DraftHost``; sparse MLA lays out keys and chosen keys in its own way."""
-    draft = config.speculative_config.draft_model_config
-    alone = config.parallel_config.prefill_context_parallel_size == 1
-    return alone and not is_sparse(draft.hf_text_config)
-
-
-def shares_of(runner: Any) -> ContextShares | None:
-    """See ``DraftHost``."""
-    config, parallel = runner.vllm_config, runner.vllm_config.parallel_config
-    if parallel.decode_context_parallel_size == 1 or is_replicated(config):
-        return None
-    if keeps_all_indexer_keys(config):
-        return None
-    interleave = parallel.cp_kv_cache_interleave_size
-    return ContextShares(runner.dcp_size, runner.dcp_rank, interleave)
 
 
 def shares_of_builder(builder: Any) -> ContextShares:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a proposer of vllm-ascend needs for each strategy of drafting."""
+"""The strategies of drafting, with what each asks of a proposer of vllm-ascend before it drafts.
+
+A proposer's class and its strategy are chosen by the method (``proposers.py``).
+"""
 
 from __future__ import annotations
 
@@ -29,16 +32,14 @@ from mkv_ascend.adapters.common.drafting.mask_tokens import (
     mask_tokens_buffers,
     refuse_windows,
 )
-from mkv_ascend.adapters.common.drafting.target_keys import read_keys_of_the_target
-from mkv_ascend.drafting.attention_strategy import AttentionStrategy
+from mkv_ascend.adapters.common.drafting.target_parts import read_keys_of_the_target
 from mkv_ascend.drafting.draft import DraftBuffers
 from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
-from mkv_ascend.drafting.needs import Needs
-from mkv_ascend.drafting.plan import DraftPlan, Sizes
+from mkv_ascend.drafting.plan import Sizes
 from mkv_ascend.drafting.planner import Planner
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroups
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
-from mkv_ascend.drafting.strategy import Strategy
+from mkv_ascend.drafting.strategy import AttentionStrategy, Strategy
 
 MOST_QUERIES_OF_A_DECODE = 16
 """Limit of npu_fused_infer_attention_score for MLA in the TND layout (its docs; mla_v1.py)."""
@@ -60,66 +61,60 @@ class BlockTables:
     block_sizes: Sequence[int]
 
 
-class Bound:
+@dataclass(frozen=True)
+class BoundDraft:
     """A draft whose layers lie in KV groups.
 
-    Args:
+    Attributes:
         proposer: vllm-ascend's proposer.
-        draft: its draft, with its groups.
+        planner: plans the passes of its draft.
         kv_cache_groups: vLLM's KV groups of the engine.
         common: makes the input that metadata builders share.
         tables: the engine's block tables.
     """
 
-    def __init__(
-        self,
-        proposer: Any,
-        draft: AscendDraft,
-        plan: DraftPlan,
-        kv_cache_groups: Any,
-        common: CommonMetadata,
-        tables: BlockTables,
-    ) -> None:
-        self.proposer, self.draft, self.plan, self.common = proposer, draft, plan, common
-        self.kv_cache_groups, self.tables = kv_cache_groups, tables
-        self.needs = Needs(draft.groups, draft.builders)
-        self.planner = Planner(draft, plan, self.needs)
+    proposer: Any
+    planner: Planner
+    kv_cache_groups: Any
+    common: CommonMetadata
+    tables: BlockTables
 
 
-class Family:
-    """What a proposer needs for its strategy; this class serves attention layers and heads.
+class HostStrategy(Strategy):
+    """A strategy with what a proposer needs before it has one: the base serves attention layers."""
 
-    ``first_pass_drafts``: whether the first pass drafts a token. ``has_keys``: whether attention
-    layers make keys and values.
-    """
+    @classmethod
+    def early_buffers(cls, proposer: Any) -> DraftBuffers | None:
+        """Buffers that must not lie among weights: sleep mode of level 2 takes their memory away.
 
-    first_pass_drafts = True
-    has_keys = True
+        They are made with the proposer, if there are any.
+        """
+        return None
 
-    def proposer_made(self, proposer: Any) -> None:
-        """Make what must not lie among weights: sleep mode of level 2 takes their memory away."""
-
-    def layers_made(self, proposer: Any, layers: Layers) -> None:
+    @classmethod
+    def layers_made(cls, proposer: Any, layers: Layers) -> None:
         """Change the draft's layers before the engine asks them for their caches."""
 
-    def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
+    @classmethod
+    def refuse_layers(cls, proposer: Any, layers: Layers, specs: Layers) -> None:
         """Raise NotImplementedError for layers that cannot be served."""
         refuse_recurrent_layers(specs)
 
-    def attention_layers(self, layers: Layers, specs: Layers) -> dict[str, Any]:
-        """The draft's layers that keep keys and values."""
-        return dict(layers)
-
-    def causal_layers(self, proposer: Any) -> Collection[str]:
+    @classmethod
+    def causal_layers(cls, proposer: Any) -> Collection[str]:
         """Names of layers that see no later row of a block of mask tokens."""
         return ()
 
-    def draft(self, proposer: Any, enforce_eager: bool) -> AscendDraft:
-        """The draft of a proposer whose model is loaded."""
+    @classmethod
+    def draft(
+        cls, proposer: Any, early: DraftBuffers | None, *, enforce_eager: bool
+    ) -> AscendDraft:
+        """The draft of a proposer whose model is loaded; ``early``: see ``early_buffers``."""
         made: AscendDraft = proposer.draft_host.draft(proposer, buffers_of(proposer, enforce_eager))
         return made
 
-    def sizes(self, proposer: Any) -> Sizes:
+    @classmethod
+    def sizes(cls, proposer: Any) -> Sizes:
         """Limits of the draft."""
         parallel = proposer.parallel_drafting
         return Sizes(
@@ -138,54 +133,53 @@ class Family:
             writes_rejected=getattr(proposer.runner, "use_compress", False),
         )
 
-    def strategy(self, bound: Bound) -> Strategy:
-        """Its strategy, once its layers lie in KV groups."""
-        return AttentionStrategy(bound.planner)
+    @classmethod
+    def of(cls, bound: BoundDraft) -> HostStrategy:
+        """The strategy of a draft."""
+        raise NotImplementedError
 
-    def describe(self, strategy: Strategy) -> str:
+    def describe(self) -> str:
         """The extra cost of a proposal, for the log."""
         return ""
 
 
-class TargetKeysFamily(Family):
+class Attention(AttentionStrategy, HostStrategy):
+    """Attention layers, and heads on hidden states."""
+
+    @classmethod
+    def of(cls, bound: BoundDraft) -> HostStrategy:
+        return cls(bound.planner)
+
+
+class TargetKeys(Attention):
     """Gemma 4's head, whose layers have queries alone and read the target's keys."""
 
-    has_keys = False
-
-    def layers_made(self, proposer: Any, layers: Layers) -> None:
-        """See ``Family``."""
+    @classmethod
+    def layers_made(cls, proposer: Any, layers: Layers) -> None:
         read_keys_of_the_target(proposer, layers)
 
-    def sizes(self, proposer: Any) -> Sizes:
-        """See ``Family``."""
+    @classmethod
+    def sizes(cls, proposer: Any) -> Sizes:
         return replace(super().sizes(proposer), keeps_position=True)
 
 
-class RecurrentFamily(Family):
+class Recurrent(RecurrentStrategy, HostStrategy):
     """Draft models with recurrent layers."""
 
-    first_pass_drafts = False
-
-    def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
-        """See ``Family``; attention layers are served."""
+    @classmethod
+    def refuse_layers(cls, proposer: Any, layers: Layers, specs: Layers) -> None:
+        """Attention layers are served."""
         refuse_unknown_kinds(recurrent_layers(layers, specs), proposer.num_speculative_tokens)
 
-    def attention_layers(self, layers: Layers, specs: Layers) -> dict[str, Any]:
-        """See ``Family``."""
-        recurrent = recurrent_layers(layers, specs)
-        return {name: layer for name, layer in layers.items() if name not in recurrent}
-
-    def sizes(self, proposer: Any) -> Sizes:
-        """See ``Family``.
-
-        The first pass has the target's rows, as with a head on hidden states, and drafts no token.
-        """
+    @classmethod
+    def sizes(cls, proposer: Any) -> Sizes:
+        """The first pass has the target's rows, as a head on hidden states has; it drafts none."""
         later = proposer.num_speculative_tokens
         sizes = super().sizes(proposer)
         return replace(sizes, later_passes=later, sampled_per_request=1, shift=True)
 
-    def strategy(self, bound: Bound) -> Strategy:
-        """See ``Family``."""
+    @classmethod
+    def of(cls, bound: BoundDraft) -> HostStrategy:
         proposer = bound.proposer
         layers = proposer.assembly.layers()
         find = functools.partial(
@@ -203,53 +197,55 @@ class RecurrentFamily(Family):
             proposer.max_batch_size,
             proposer.num_speculative_tokens,
         )
-        return RecurrentStrategy(
-            bound.planner, states, lambda requests: states.for_graph(find(), requests)
-        )
+        return cls(bound.planner, states, lambda requests: states.for_graph(find(), requests))
 
-    def describe(self, strategy: Strategy) -> str:
-        """See ``Family``."""
-        assert isinstance(strategy, RecurrentStrategy)
-        groups, needs = strategy.states.groups, strategy.states.needs
+    def describe(self) -> str:
+        groups, needs = self.states.groups, self.states.needs
         return (
             f" {sum(len(group.layers) for group in groups)} layers keep a recurrent state, in "
             f"{len(groups)} KV groups: one pass more, and {2 * len(needs)} times metadata more."
         )
 
 
-class MaskTokensFamily(Family):
+class MaskTokens(MaskTokensStrategy, HostStrategy):
     """Method dflash."""
 
-    _buffers: DraftBuffers
+    draft_class: type[MaskTokensDraft] = MaskTokensDraft
 
-    def proposer_made(self, proposer: Any) -> None:
-        """See ``Family``; the buffer of token ids holds the masks of all passes."""
-        self._buffers = mask_tokens_buffers(proposer)
+    @classmethod
+    def early_buffers(cls, proposer: Any) -> DraftBuffers | None:
+        """The buffer of token ids holds the masks of all passes."""
+        return mask_tokens_buffers(proposer)
 
-    def drafts_from_anchor(self, proposer: Any) -> bool:
+    @classmethod
+    def drafts_from_anchor(cls, proposer: Any) -> bool:
         """Whether the row of the token that the target sampled drafts a token."""
         return False
 
-    def refuse_layers(self, proposer: Any, layers: Layers, specs: Layers) -> None:
-        """See ``Family``."""
-        refuse_recurrent_layers(specs)
-        refuse_windows(specs, self.causal_layers(proposer), layers)
+    @classmethod
+    def refuse_layers(cls, proposer: Any, layers: Layers, specs: Layers) -> None:
+        super().refuse_layers(proposer, layers, specs)
+        refuse_windows(specs, cls.causal_layers(proposer), layers)
 
-    def causal_layers(self, proposer: Any) -> Collection[str]:
-        """See ``Family``; as the draft's configuration says, layer by layer."""
+    @classmethod
+    def causal_layers(cls, proposer: Any) -> Collection[str]:
+        """As the draft's configuration says, layer by layer."""
         return causal_layers(proposer.model, proposer.draft_model_config.hf_config)
 
-    def draft(self, proposer: Any, enforce_eager: bool) -> AscendDraft:
-        """See ``Family``."""
-        return MaskTokensDraft(proposer, self._buffers)
+    @classmethod
+    def draft(
+        cls, proposer: Any, early: DraftBuffers | None, *, enforce_eager: bool
+    ) -> AscendDraft:
+        assert early is not None, "they are made with the proposer"
+        return cls.draft_class(proposer, early)
 
-    def sizes(self, proposer: Any) -> Sizes:
-        """See ``Family``."""
+    @classmethod
+    def sizes(cls, proposer: Any) -> Sizes:
         sizes = super().sizes(proposer)
         return replace(
             sizes,
             # The positions of the draft window follow that of the last token.
-            later_passes=proposer.num_speculative_tokens + (not self.drafts_from_anchor(proposer)),
+            later_passes=proposer.num_speculative_tokens + (not cls.drafts_from_anchor(proposer)),
             max_tokens=max(sizes.max_tokens, sizes.max_requests),
             sampled_per_request=1,
             # Except for its tokens, the context has the rows of a head on hidden states.
@@ -257,15 +253,14 @@ class MaskTokensFamily(Family):
             writes_rejected=False,
         )
 
-    def strategy(self, bound: Bound) -> Strategy:
-        """See ``Family``."""
-        draft, mask_token_id = bound.draft, bound.proposer.parallel_drafting_token_id
+    @classmethod
+    def of(cls, bound: BoundDraft) -> HostStrategy:
+        draft, planner = bound.planner.draft, bound.planner
         assert isinstance(draft, MaskTokensDraft)
         draft.bind_layers()
-        from_anchor = self.drafts_from_anchor(bound.proposer)
-        return MaskTokensStrategy(
-            draft, bound.plan, bound.needs, mask_token_id, from_anchor=from_anchor
-        )
+        mask_token_id = bound.proposer.parallel_drafting_token_id
+        from_anchor = cls.drafts_from_anchor(bound.proposer)
+        return cls(draft, planner.plan, planner.needs, mask_token_id, from_anchor=from_anchor)
 
 
 def widen_decodes(builder: Any, more: int, *, shared: bool = False) -> None:
