@@ -15,7 +15,7 @@ def test_every_command_and_option_is_on_the_page() -> None:
     page = cli_pages.tables()
     for name in cli.COMMANDS:
         assert f"## `mkv-ascend {name}`\n" in page
-    for option in ("--draft", "--plan", "--acceptance", "--strict", "--calibrate"):
+    for option in ("--draft", "--plan", "--acceptance", "--strict", "--device-memory"):
         assert f"| `{option}`" in page
     assert "Another name: `explain`." in page
     assert "--help" not in page
