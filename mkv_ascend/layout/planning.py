@@ -237,17 +237,13 @@ def requirements_of(
     """
     what = f"layer {layout.layer}: tokens of a block by tokens of a row"
     own = exact_quotient(layout.tokens_per_block, retention.tokens_per_row, what)
-    rows, states = [], []
-    for part in layout.components:
-        if part.overlay:
-            continue
-        if isinstance(part.extent, StateExtent):
-            states.append(part.bytes_per_block)
-        else:
+    parts = [part for part in layout.components if not part.overlay]
+    states = [part.bytes_per_block for part in parts if isinstance(part.extent, StateExtent)]
+    rows = []
+    for part in parts:
+        if isinstance(part.extent, TokenExtent):
             what = f"layer {layout.layer}, {part.name}: bytes of a block by rows"
             rows.append(exact_quotient(part.bytes_per_block, own, what))
-    if layout.padding_bytes:
-        states.append(layout.padding_bytes)
     return LayerRequirements(
         name=layout.layer,
         role=layout.role,
@@ -255,7 +251,7 @@ def requirements_of(
         retention=retention,
         block_sizes=(own, *(size for size in block_sizes if size != own)),
         row_bytes=tuple(rows),
-        state_bytes=tuple(states),
+        state_bytes=(*states, layout.padding_bytes) if layout.padding_bytes else tuple(states),
         takes_strides=layout.storage is Storage.PAGED,
         kernel_block=layout.kernel_block,
         table=table,
