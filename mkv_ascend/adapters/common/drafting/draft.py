@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -31,35 +30,11 @@ from mkv_ascend.drafting.draft import (
 )
 
 
-class PassContext(Protocol):
-    """What a model runner does around a draft's passes. ``proposer``: the host's object."""
-
-    def share_rows(self, proposer: Any, rows: int) -> tuple[int, torch.Tensor | None]:
-        """See ``Draft``."""
-
-    def runs_in_step(self, proposer: Any) -> bool:
-        """Whether ranks must run equally many rows in each pass."""
-
-    def replays_in_step(self, proposer: Any) -> bool:
-        """Whether ranks that run in step know of each other whether all may replay a graph."""
-
-    def fits_each_pass(self, proposer: Any) -> bool:
-        """Whether the later passes run in a forward context of their own.
-
-        Ranks that share tokens out pad a pass to as many rows for each, which its context says.
-        Rows of no request would do the same, but attention leaves unwritten what it would write
-        for them, and experts of other ranks multiply that by 0: what is not a number reaches
-        requests.
-        """
-
-    def running(
-        self, proposer: Any, metadata: Metadata | None, batch: PassBatch
-    ) -> AbstractContextManager[None]:
-        """See ``Draft``."""
-
-
 class PassesOfRunnerV1:
-    """``PassContext`` of model runner V1."""
+    """What model runner V1 does around a draft's passes; other runners derive from it.
+
+    ``proposer``: the host's object.
+    """
 
     def share_rows(self, proposer: Any, rows: int) -> tuple[int, torch.Tensor | None]:
         """See ``Draft``."""
@@ -69,17 +44,27 @@ class PassesOfRunnerV1:
         return input_rows, across_ranks
 
     def runs_in_step(self, proposer: Any) -> bool:
-        """See ``PassContext``; without experts, a draft's pass is this rank's own."""
+        """Whether ranks must run equally many rows in each pass.
+
+        Without experts, a draft's pass is this rank's own.
+        """
         return self._sends_to_experts(proposer) or self._shares_rows_or_logits(proposer)
 
     def fits_each_pass(self, proposer: Any) -> bool:
-        """See ``PassContext``; ranks of data parallelism would have to agree on rows once more."""
+        """Whether the later passes run in a forward context of their own.
+
+        Ranks that share tokens out pad a pass to as many rows for each, which its context says.
+        Rows of no request would do the same, but attention leaves unwritten what it would write
+        for them, and experts of other ranks multiply that by 0: what is not a number reaches
+        requests. Ranks of data parallelism would have to agree on rows once more.
+        """
         return proposer.runner.dp_size == 1 and enable_sp(proposer.vllm_config)
 
     def replays_in_step(self, proposer: Any) -> bool:
-        """See ``PassContext``; the graph that they agree on for the target's pass tells it.
+        """Whether ranks that run in step know of each other whether all may replay a graph.
 
-        In mode FULL that graph is one for any batch of so many tokens.
+        The graph that they agree on for the target's pass tells it. In mode FULL that graph is one
+        for any batch of so many tokens.
         """
         mode = proposer.runner.compilation_config.cudagraph_mode
         tells: bool = mode.separate_routine()
@@ -133,7 +118,7 @@ class AscendDraft:
 
     def __init__(self, proposer: Any, buffers: DraftBuffers) -> None:
         self._proposer = proposer
-        self._passes: PassContext = proposer.draft_host.passes
+        self._passes: PassesOfRunnerV1 = proposer.draft_host.passes
         self.buffers = buffers
         self._embeds: bool = proposer.supports_mm_inputs
         self._takes_states: bool = proposer.pass_hidden_states_to_model

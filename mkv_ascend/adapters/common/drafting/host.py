@@ -11,7 +11,7 @@ from vllm_ascend.utils import lmhead_tp_enable
 
 from mkv_ascend.adapters.common.backends.port import Backend
 from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends, backend_of
-from mkv_ascend.adapters.common.drafting.draft import AscendDraft, PassContext, PassesOfRunnerV1
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft, PassesOfRunnerV1
 from mkv_ascend.adapters.common.drafting.kinds_of_drafts import (
     is_replicated,
     is_sparse,
@@ -64,7 +64,7 @@ class DraftHost:
     """
 
     draft: type[AscendDraft] = AscendDraft
-    passes: PassContext = PassesOfRunnerV1()
+    passes = PassesOfRunnerV1()
     own_methods: ClassVar[Mapping[str, OwnMethod]] = {}
     names_experts = False
     captures_shares = True

@@ -13,13 +13,13 @@ from vllm_ascend.ascend_forward_context import _EXTRA_CTX
 from vllm_ascend.utils import is_drafter_moe_model
 
 from mkv_ascend.adapters.common import pipeline
-from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft, PassesOfRunnerV1
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.host import Host, send_tokens_to_experts
 from mkv_ascend.drafting.draft import HiddenStates, Metadata, PassBatch
 
 
-class PassesOfRunnerV2:
-    """``PassContext`` of model runner V2."""
+class PassesOfRunnerV2(PassesOfRunnerV1):
+    """What model runner V2 does around a draft's passes."""
 
     def share_rows(self, proposer: Any, rows: int) -> tuple[int, torch.Tensor | None]:
         """See ``Draft``; from what ranks agreed on for the target's pass, without asking again.
@@ -35,15 +35,15 @@ class PassesOfRunnerV2:
         return rows, torch.full((ranks,), rows, dtype=torch.int32)
 
     def runs_in_step(self, proposer: Any) -> bool:
-        """See ``PassContext``; without experts, a draft's pass is this rank's own."""
+        """See ``PassesOfRunnerV1``; without experts, a draft's pass is this rank's own."""
         return proposer.dp_size > 1 and is_drafter_moe_model(proposer.vllm_config)
 
     def fits_each_pass(self, proposer: Any) -> bool:
-        """See ``PassContext``; ranks share no tokens out here."""
+        """See ``PassesOfRunnerV1``; ranks share no tokens out here."""
         return False
 
     def replays_in_step(self, proposer: Any) -> bool:
-        """See ``PassContext``; vLLM's ranks agree on what all of their requests verify."""
+        """See ``PassesOfRunnerV1``; vLLM's ranks agree on what all of their requests verify."""
         return proposer.draft_counts is None and self.runs_in_step(proposer)
 
     @contextlib.contextmanager
