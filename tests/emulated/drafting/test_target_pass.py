@@ -228,7 +228,7 @@ def test_padding_requests_of_states_read_block_0():
 @hosts.only_on("vllm_ascend_0_23", "0.30 computes the slots of all groups in one launch")
 def test_slots_are_those_of_the_targets_attention_alone(monkeypatch):
     """A group of states has no slots, and those of the draft's own group the draft computes."""
-    module = hosts.module("target_slots")
+    module = hosts.module("kv_cache.worker_caches")
     given = []
     monkeypatch.setattr(module.TargetSlots, "__init__", lambda self, *args: given.append(args))
     tables = [Table(base) for base in TABLES]
@@ -254,7 +254,7 @@ def test_slots_of_all_groups_in_one_call():
         )
         for base in (10, 20)
     ]
-    slots = hosts.module("target_slots").TargetSlots(tables, 2)
+    slots = hosts.module("kv_cache.worker_caches").TargetSlots(tables, 2)
     slots.compute(2, torch.tensor([0, 2, 3], dtype=torch.int32), torch.tensor([3, 4, 9]))
     for table, base in zip(tables, (10, 20), strict=True):
         expected = [base * 4 + 3, (base + 1) * 4, (base + 2) * 4 + 1]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Models of one family pad one tokenizer to different sizes: Qwen2.5-72B has 152,064 rows, its
 # 0.5B 151,936; Gemma-3-27b 262,208, its 1b 262,144. vLLM compares these numbers alone and refuses
 # the pair. Here the tokenizers are compared, and the draft is configured with the target's number
-# of rows, so that all buffers and kernels of both models agree. ``drafting/padded_vocabulary.py``
+# of rows, so that all buffers and kernels of both models agree. ``drafting/draft_building.py``
 # loads it so.
 
 ROWS = "vocab_size_of_checkpoint"

@@ -111,7 +111,7 @@ def install() -> None:
 
 
 def read_it_from_the_group() -> None:
-    """Derive those builders, too (``common/attention/group_blocks.py``)."""
+    """Derive those builders, too (``backends.builder_of_group_blocks``)."""
     backends.builders_of_one_block_size.add(Kind.SPARSE_MLA)
 
 
