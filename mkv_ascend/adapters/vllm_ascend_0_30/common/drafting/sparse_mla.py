@@ -88,7 +88,8 @@ class SparseMLAOfShares(SparseMLAWithoutIndexer):
     prefills: str | None = "a prefill, and decodes"
 
     def run(self, common: Any, draft_index: int, rows: GatheredRows) -> Any:
-        shares, own = shares_of_builder(self.builder), shallow_copy(common)
+        shares = shares_of_builder(self.builder)
+        own = shallow_copy(common)
         own.slot_mapping = shares.own_slots(common.slot_mapping, self.builder.kernel_block_size)
         # It has the target's rows.
         own.context_parallel_metadata = None
