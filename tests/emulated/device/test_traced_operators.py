@@ -29,7 +29,7 @@ def calls():
         "npu_add_rms_norm_bias": (x, y, weight, None, 1e-5),
         "npu_rms_norm_cast": (x, weight, 1e-5),
         "npu_dynamic_quant": (x,),
-        "npu_add_rms_norm_quant": (x, y, weight, weight.float()),
+        "npu_add_rms_norm_quant": (x, y, weight, weight.float(), None),
         "npu_add_rms_norm_dynamic_quant": (x, y, weight),
         "npu_dynamic_mx_quant": (x,),
         "npu_rms_norm_dynamic_mx_quant": (x, weight),
