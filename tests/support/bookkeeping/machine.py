@@ -146,7 +146,8 @@ class Engine:
         for block in pages.blocks():
             users = len(owned.owners.get((block.page.group, block.block_id), ()))
             seen += users > 0
-            if block.ref_cnt != users or pages._is_free(block) != (users == 0):
+            is_free = block.page is not None and block.is_free
+            if block.ref_cnt != users or is_free != (users == 0):
                 raise BookkeepingError(
                     f"block {block.block_id} of group {block.page.group} is counted "
                     f"{block.ref_cnt} times; {users} requests have it"
