@@ -50,6 +50,15 @@ FAMILIES = (
         f"K-EXAONE 2.0, or {OTHER_HOST}",
         "serve it there",
     ),
+    UnservedFamily(
+        # Its attention asks each builder for causal=False, and vLLM's engine core then turns chunks
+        # of prompts off, when its scheduler has been given a budget for chunks.
+        frozenset({"HrmTextForCausalLM"}),
+        "an HRM-Text, whose prompt tokens see those behind them: vllm-ascend 0.30.0rc2 computes "
+        "them as if they did not, and vLLM 0.30.0 never schedules a prompt longer than a step",
+        "models whose tokens see those before them",
+        "choose another model",
+    ),
 )
 
 

@@ -47,6 +47,13 @@ def test_a_family_is_refused_with_what_is_possible(name, dtype, said):
     assert known_refusal(f"MODEL is {found.why.format(dtype=dtype)}") is not None
 
 
+@pytest.mark.parametrize("drafts", [False, True])
+def test_prompts_that_see_what_is_behind_are_refused_in_either_role(drafts):
+    """Drawn pairs gave wrong tokens, with the plugin and without, or a request that never ends."""
+    (found,) = unserved("HrmTextForCausalLM", drafts=drafts)
+    assert "never schedules a prompt longer than a step" in found.why
+
+
 def test_others_and_step_in_bfloat16_are_served():
     assert not unserved("Step3p5ForCausalLM")
     assert not unserved("LlamaForCausalLM")
