@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections import Counter
-from importlib import import_module
 
 from tests.support import hosts
 
@@ -39,9 +38,8 @@ def watch():
     from vllm_ascend.ops.gdn_attn_builder import AscendGDNAttentionMetadataBuilder as Builder
 
     sharing_class = hosts.module("backends.gdn").GatedDeltaNet
-    gdn_rows = import_module("mkv_ascend.adapters.common.patches.recurrent")
 
-    gdn_rows.install()  # its guard wants the method as vllm-ascend has it
+    hosts.module("patches.recurrent").install()  # its guard wants the method as vllm-ascend has it
 
     seen, given = {"builds": 0, "made": Counter(), "wrong": []}, {}
     build, share = Builder.build, sharing_class.for_table
