@@ -104,7 +104,6 @@ class MaskTokensStrategy:
         )
 
     def may_replay(self, target: TargetOutput) -> bool:
-        """See ``Strategy``."""
         return True
 
     def take_for_graph(self, target: TargetOutput, rows: int) -> None:
@@ -118,7 +117,6 @@ class MaskTokensStrategy:
     def lengths(
         self, target: TargetOutput, padding: int, later: LaterPasses | None
     ) -> list[list[int]]:
-        """See ``Strategy``."""
         assert later is not None, "the window is planned"
         lengths: list[int] = later.host_lengths.amax(dim=0).tolist()
         return [lengths]

@@ -58,7 +58,6 @@ class RecurrentStrategy:
         return rows
 
     def plan(self, target: TargetOutput, rows: int) -> Passes:
-        """See ``Strategy``."""
         planner = self._planner
         planner.draft.embed(rows, target.multimodal)
         batch = planner.first_batch(target, rows)
@@ -90,7 +89,6 @@ class RecurrentStrategy:
     def lengths(
         self, target: TargetOutput, padding: int, later: LaterPasses | None
     ) -> list[list[int]]:
-        """See ``Strategy``."""
         return self._planner.lengths(target, padding, later)
 
     def refresh_tables(self, states: RecurrentGroups) -> None:

@@ -72,11 +72,9 @@ class AttentionStrategy:
         self.tokens = sizes.sampled_per_request + sizes.later_passes
 
     def lay_out(self, target: TargetOutput, padded_rows: int = 0) -> int:
-        """See ``Strategy``."""
         return self._planner.plan.expand(target, self._planner.draft.buffers, padded_rows)
 
     def plan(self, target: TargetOutput, rows: int) -> Passes:
-        """See ``Strategy``."""
         planner = self._planner
         if target.hidden_states is not None:
             take_hidden_states(planner.draft, planner.plan, target.hidden_states, rows)
@@ -84,11 +82,9 @@ class AttentionStrategy:
         return planner.passes(planner.first_batch(target, rows))
 
     def plan_captured(self, target: TargetOutput, rows: int) -> Passes:
-        """See ``Strategy``."""
         return self._planner.captured(self._planner.first_batch(target, rows))
 
     def may_replay(self, target: TargetOutput) -> bool:
-        """See ``Strategy``."""
         return True
 
     def take_for_graph(self, target: TargetOutput, rows: int) -> None:
@@ -101,7 +97,6 @@ class AttentionStrategy:
     def lengths(
         self, target: TargetOutput, padding: int, later: LaterPasses | None
     ) -> list[list[int]]:
-        """See ``Strategy``."""
         return self._planner.lengths(target, padding, later)
 
 

@@ -129,9 +129,7 @@ class MkvWorker(ascend_worker.NPUWorker):
         return assembly_of(getattr(self.model_runner, "drafter", None))
 
     def attention_layers(self) -> list[dict[str, Any]]:
-        """See ``start_up``."""
         return start_up.attention_layers(self.model_runner.layer_rows())
 
     def draft_replays(self) -> dict[str, Any]:
-        """See ``start_up``."""
         return start_up.draft_replays(self.assembly())

@@ -87,7 +87,6 @@ def worker_of(config: VllmConfig) -> str:
 
 
 def patches_of_the_front() -> Iterable[Patch]:
-    """See ``HostAdapter``."""
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import pipeline, recurrent, start_up
 
     # Only commands that serve have imported it.
@@ -103,7 +102,6 @@ def patches_of_the_front() -> Iterable[Patch]:
 
 
 def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
-    """See ``HostAdapter``."""
     from mkv_ascend.adapters.common.judge.early_check import (
         serves_drafts_in_stages,
     )
@@ -130,14 +128,12 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
 
 
 def patch_worker() -> None:
-    """See ``HostAdapter``."""
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import in_worker
 
     in_worker.apply()
 
 
 def runner_host() -> RunnerHost:
-    """See ``HostAdapter``."""
     from mkv_ascend.adapters.vllm_ascend_0_23.runner_host import RUNNER_HOST
 
     return RUNNER_HOST

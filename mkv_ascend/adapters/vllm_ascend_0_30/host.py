@@ -120,7 +120,6 @@ def start_process() -> None:
 
 
 def why_not_served(config: VllmConfig) -> str | None:
-    """See ``HostAdapter``."""
     from mkv_ascend.adapters.vllm_ascend_0_30.common import start_checks
 
     return start_checks.why_not_served(config)
@@ -137,7 +136,6 @@ def patches_of_the_front() -> Iterable[Patch]:
 
 
 def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
-    """See ``HostAdapter``."""
     from mkv_ascend.adapters.common.judge.early_check import (
         serves_drafts_in_stages,
     )
@@ -156,14 +154,12 @@ def patches_of_the_engine_core(config: VllmConfig) -> Iterable[Patch]:
 
 
 def patch_worker() -> None:
-    """See ``HostAdapter``."""
     from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
 
     in_worker.apply()
 
 
 def runner_host() -> RunnerHost:
-    """See ``HostAdapter``."""
     from mkv_ascend.adapters.vllm_ascend_0_30.runner_host import RUNNER_HOST
 
     return RUNNER_HOST

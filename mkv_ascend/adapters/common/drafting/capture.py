@@ -96,11 +96,9 @@ class AscendGraph:
         self._capturer = capturer
 
     def replay(self) -> None:
-        """See ``Graph``."""
         self._graph.replay()
 
     def update(self, lengths: Sequence[list[int]]) -> None:
-        """See ``Graph``."""
         with override_forward_context(self._context):
             self._capturer.run_updates(self._updates, self._context, lengths)
 
@@ -126,11 +124,9 @@ class AscendCapturer:
         self._stream = torch_npu.npu.Stream()
 
     def measuring(self) -> AbstractContextManager[None]:
-        """See ``Capturer``."""
         return self.cost.one_graph()
 
     def capture(self, passes: Passes, run: Callable[[], None]) -> AscendGraph:
-        """See ``Capturer``."""
         table = CapturedGraphParams(compares=not self._draft.shares_sequences())
         graph = self._host.new_graph()
         capture = torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool())
@@ -169,7 +165,6 @@ class AscendCapturer:
         updates.run(self._stream, context, self._proposer.vllm_config, lengths)
 
     def wait_for_replay(self) -> None:
-        """See ``Capturer``."""
         torch_npu.npu.current_stream().synchronize()
 
     def wait_for_copied_drafts(self) -> None:

@@ -37,7 +37,6 @@ class PassesOfRunnerV1:
     """
 
     def share_rows(self, proposer: Any, rows: int) -> tuple[int, torch.Tensor | None]:
-        """See ``Draft``."""
         input_rows, across_ranks, _mode = proposer.runner._sync_metadata_across_dp(
             rows, is_draft_model=True
         )
@@ -82,7 +81,6 @@ class PassesOfRunnerV1:
 
     @contextlib.contextmanager
     def running(self, proposer: Any, metadata: Metadata | None, batch: PassBatch) -> Iterator[None]:
-        """See ``Draft``."""
         runner = proposer.runner
         heat = runner.eplb_heat_collection_status if runner.dynamic_eplb else False
         with set_ascend_forward_context(
@@ -132,11 +130,9 @@ class AscendDraft:
         self.buffers = replace(self.buffers, joined_states=None)
 
     def share_rows(self, rows: int) -> tuple[int, torch.Tensor | None]:
-        """See ``Draft``."""
         return self._passes.share_rows(self._proposer, rows)
 
     def later_rows(self, input_rows: int, requests: int) -> int:
-        """See ``Draft``."""
         in_step = self.runs_in_step() and not self.fits_each_pass()
         return input_rows if in_step else requests
 
@@ -157,13 +153,11 @@ class AscendDraft:
         return self._proposer.draft_host.shares_of(self._proposer.runner) is not None
 
     def combine(self, states: torch.Tensor) -> torch.Tensor:
-        """See ``Draft``."""
         if self._proposer.method in JOINS_STATES:
             states = self._proposer.model.combine_hidden_states(states)
         return states.view(states.shape[0], -1)
 
     def embed(self, rows: int, multimodal: Any = None) -> None:
-        """See ``Draft``."""
         if self._embeds:
             embeddings, is_multimodal = multimodal or (None, None)
             if is_multimodal is not None and is_multimodal.shape[0] < rows:
@@ -177,7 +171,6 @@ class AscendDraft:
 
     @contextlib.contextmanager
     def running(self, metadata: Metadata | None, batch: PassBatch) -> Iterator[None]:
-        """See ``Draft``."""
         self._rows = batch.input_rows
         metadata = self._covered(metadata)
         with contextlib.ExitStack() as contexts:
@@ -189,13 +182,11 @@ class AscendDraft:
                 self._batch = None
 
     def use(self, metadata: Metadata | None) -> None:
-        """See ``Draft``."""
         context: Any = get_forward_context()
         context.moe_layer_index = 0
         context.attn_metadata = self._covered(metadata)
 
     def begin_later_passes(self, rows: int, requests: int) -> None:
-        """See ``Draft``."""
         if self._batch is not None and self.fits_each_pass():
             batch = replace(self._batch, rows=rows, input_rows=rows)
             self._contexts.enter_context(self._passes.running(self._proposer, None, batch))
@@ -210,7 +201,6 @@ class AscendDraft:
         return covered
 
     def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
-        """See ``Draft``."""
         proposer = self._proposer
         self._skip_topk(positions is not None)
         if positions is None:
@@ -239,14 +229,12 @@ class AscendDraft:
     def sample(
         self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """See ``Draft``."""
         logits = self._proposer.model.compute_logits(states[rows])
         return torch.argmax(logits, dim=-1, out=out)
 
     def feed_back(
         self, tokens: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor | slice
     ) -> None:
-        """See ``Draft``."""
         requests = tokens.shape[0]
         self.buffers.token_ids[:requests] = tokens
         if self._takes_states:

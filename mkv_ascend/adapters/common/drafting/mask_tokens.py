@@ -51,7 +51,6 @@ class MaskTokensDraft(AscendDraft):
     """``ContextDraft``: vLLM's model of method dflash."""
 
     def combine(self, states: torch.Tensor) -> torch.Tensor:
-        """See ``Draft``."""
         combined: torch.Tensor = self._proposer.model.combine_hidden_states(states)
         return combined
 
@@ -67,7 +66,6 @@ class MaskTokensDraft(AscendDraft):
     def write_context(
         self, states: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor
     ) -> None:
-        """See ``ContextDraft``."""
         self._proposer.model.precompute_and_store_context_kv(states, positions, slots)
 
     def bind_layers(self) -> None:

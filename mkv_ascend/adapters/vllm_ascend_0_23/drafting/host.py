@@ -62,11 +62,9 @@ class RankedDraft(AscendDraft):
     """``AscendDraft`` whose proposer splits the rows of heads over ranks."""
 
     def runs_in_step(self) -> bool:
-        """See ``AscendDraft``."""
         return super().runs_in_step() or bool(self._proposer.enable_shared_expert_dp)
 
     def replays_in_step(self) -> bool:
-        """See ``AscendDraft``."""
         return super().replays_in_step() and not self._proposer.enable_shared_expert_dp
 
     def share_of_rank(
@@ -86,7 +84,6 @@ class RankedDraft(AscendDraft):
         return _rows_of_rank(states), _rows_of_rank(positions)
 
     def of_all_ranks(self, states: HiddenStates, positions: torch.Tensor) -> HiddenStates:
-        """See ``AscendDraft``."""
         last, _, hidden = self._proposer.maybe_all_gather_and_unpad(
             states.last, positions, states.hidden
         )
@@ -157,7 +154,6 @@ class Host(DraftHost):
             yield functools.partial(use_methods, methods=methods)
 
     def run_without_keys(self, model: nn.Module, layers: Iterable[Any]) -> None:
-        """See ``DraftHost``."""
         for layer in layers:
             leave_the_cache_to_its_owner(layer)
         rotate_queries_alone(model)

@@ -67,7 +67,6 @@ hash_blocks_of_heads = patch(
 
 @hash_blocks_of_heads.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")
 def drop_no_block(original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
-    """See ``make_without_drops``."""
     cache_blocks = make_without_drops(original, manager, *args, **kwargs)
     manager.coordinator.cache_blocks = cache_blocks
 

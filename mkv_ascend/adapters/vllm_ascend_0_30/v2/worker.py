@@ -233,11 +233,9 @@ class MkvWorkerV2(NPUWorker):
         )
 
     def attention_layers(self) -> list[dict[str, Any]]:
-        """See ``start_up``."""
         return start_up.attention_layers(self.layer_rows())
 
     def draft_replays(self) -> dict[str, Any]:
-        """See ``start_up``."""
         return start_up.draft_replays(self.assembly())
 
     @override(ALLOCATION)

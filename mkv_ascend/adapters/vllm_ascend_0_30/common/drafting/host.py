@@ -72,7 +72,6 @@ class Draft(AscendDraft):
     """``AscendDraft``; tells layers with experts how to send their tokens."""
 
     def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
-        """See ``Draft``."""
         send_tokens_to_experts()
         return super().forward(rows, positions)
 

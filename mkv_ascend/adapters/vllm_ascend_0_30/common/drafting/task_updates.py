@@ -114,7 +114,6 @@ class TaskUpdates:
         return bool(self._layers) or bool(self._noted)
 
     def run(self, stream: Any, context: Any, config: Any, lengths: Lengths) -> None:
-        """See ``LaunchUpdates``."""
         require_all_passes(lengths, len(self._metadata))
         if self._layers:
             given = [

@@ -96,7 +96,6 @@ hash_blocks_of_heads.also(target="vllm.v1.engine.core:get_request_block_hasher")
 
 @hash_blocks_of_heads.also(target="vllm.v1.core.kv_cache_manager:KVCacheManager.__init__")
 def drop_no_block(original: Any, manager: Any, *args: Any, **kwargs: Any) -> None:
-    """See ``make_without_drops``."""
     cache_blocks = make_without_drops(original, manager, *args, **kwargs)
     manager.coordinator.cache_blocks = cache_blocks
 

@@ -48,7 +48,6 @@ class PassesOfRunnerV2(PassesOfRunnerV1):
 
     @contextlib.contextmanager
     def running(self, proposer: Any, metadata: Metadata | None, batch: PassBatch) -> Iterator[None]:
-        """See ``Draft``."""
         with self.running_rows(proposer, metadata, batch.input_rows, batch.rows_across_ranks):
             yield
 
@@ -87,7 +86,6 @@ class SpeculatorDraft(AscendDraft):
     """In the sequence, of the rows that the first pass is sampled from."""
 
     def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
-        """See ``Draft``."""
         send_tokens_to_experts()
         proposer = self._proposer
         if positions is None:
