@@ -17,7 +17,8 @@ execute_process(
 if(NOT torch_result EQUAL 0)
   message(FATAL_ERROR
     "${Python_EXECUTABLE} cannot import torch:\n${torch_error}\n"
-    "Install torch 2.13.0 into that Python, or give another one with -DPython_EXECUTABLE=...")
+    "Give the Python that vLLM runs in with -DPython_EXECUTABLE=..., or install torch into this one: "
+    "on an Ascend host the release that torch-npu names, without an NPU 2.13.0.")
 endif()
 list(GET torch_facts 0 torch_folder)
 list(GET torch_facts 1 torch_version)

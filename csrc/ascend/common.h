@@ -15,6 +15,13 @@ constexpr uint32_t kBlockBytes = 32;
 // Elements of int32 in 32 bytes, the unit of UB.
 constexpr int64_t kTileRows = 8;
 
+// At a kernel's entry. Its scalar unit reads what other kernels and copies have written; an earlier
+// kernel may have left older bytes in the core's data cache, if its build does not empty it.
+__aicore__ inline void EmptyDataCache() {
+  DataCacheCleanAndInvalid<int32_t, CacheLine::ENTIRE_DATA_CACHE, DcciDst::CACHELINE_OUT>(
+      GlobalTensor<int32_t>());
+}
+
 template <HardEvent event>
 __aicore__ inline void Sync() {
   const event_t id = static_cast<event_t>(GetTPipePtr()->FetchEventID(event));
@@ -117,8 +124,9 @@ __aicore__ inline void CountMask(
   PipeBarrier<PIPE_V>();
 }
 
-// mask[i] = 1 where 0 <= value[i] < limit, else 0. int32 has no comparison on this chip. Whatever
-// value there is, an overflow on the way ends in 0, both with wrap-around and with saturation.
+// mask[i] = 1 where 0 <= value[i] < limit, else 0. int32 has no order comparison on this chip.
+// Whatever value there is, an overflow on the way ends in 0, both with wrap-around and with
+// saturation.
 __aicore__ inline void RangeMask(
     const LocalTensor<int32_t>& mask, const LocalTensor<int32_t>& scratch,
     const LocalTensor<int32_t>& value, int64_t limit, int32_t lanes) {

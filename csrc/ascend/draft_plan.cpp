@@ -24,8 +24,9 @@ template <typename Position>
 class DraftPlanKernel {
  public:
   __aicore__ inline void Init(
-      GM_ADDR positions, GM_ADDR num_requests, GM_ADDR group_table, GM_ADDR step_positions,
-      GM_ADDR lengths, GM_ADDR slots, const PlanShape& shape) {
+      TPipe* pipe, GM_ADDR positions, GM_ADDR num_requests, GM_ADDR group_table,
+      GM_ADDR step_positions, GM_ADDR lengths, GM_ADDR slots, const PlanShape& shape) {
+    pipe_ = pipe;
     shape_ = shape;
     positions_ = GlobalAt<Position>(positions);
     group_table_ = GlobalAt<int64_t>(group_table);
@@ -82,21 +83,21 @@ class DraftPlanKernel {
   __aicore__ inline void InitBuffers() {
     const uint32_t lane_bytes = static_cast<uint32_t>(lanes_ * sizeof(int32_t));
     const uint32_t matrix_bytes = static_cast<uint32_t>(cells_ * sizeof(int32_t));
-    pipe_.InitBuffer(position_queue_, 1, static_cast<uint32_t>(lanes_ * sizeof(Position)));
+    pipe_->InitBuffer(position_queue_, 1, static_cast<uint32_t>(lanes_ * sizeof(Position)));
     // Of each row as many ids as steps can need.
     const uint32_t id_bytes = static_cast<uint32_t>(RoundUp(shape_.steps, kTileRows) * lane_bytes);
-    pipe_.InitBuffer(id_queue_, 2, id_bytes);
+    pipe_->InitBuffer(id_queue_, 2, id_bytes);
     packs_ = SlotPacker::Packs(shape_.rows, shape_.steps, shape_.groups) && GetBlockNum() == 1 &&
              shape_.slot_group_stride == shape_.rows &&
              shape_.slot_step_stride == shape_.groups * shape_.rows;
     uint32_t out_bytes = matrix_bytes * sizeof(Position) / sizeof(int32_t);
     if (packs_) {
-      packer_.Init(pipe_, shape_.rows, shape_.steps, shape_.groups);
+      packer_.Init(*pipe_, shape_.rows, shape_.steps, shape_.groups);
       out_bytes = Most(out_bytes, packer_.Bytes());
     }
-    pipe_.InitBuffer(out_queue_, 2, out_bytes);
-    pipe_.InitBuffer(lane_buffer_, 6 * lane_bytes);
-    pipe_.InitBuffer(matrix_buffer_, 6 * matrix_bytes);
+    pipe_->InitBuffer(out_queue_, 2, out_bytes);
+    pipe_->InitBuffer(lane_buffer_, 6 * lane_bytes);
+    pipe_->InitBuffer(matrix_buffer_, 6 * matrix_bytes);
     const LocalTensor<int32_t> lane = lane_buffer_.Get<int32_t>();
     index_ = lane;
     live_ = lane[lanes_];
@@ -319,7 +320,7 @@ class DraftPlanKernel {
     DivideNear(column_, relative_, group.block_size, group.exponent, cells_);
   }
 
-  TPipe pipe_;
+  TPipe* pipe_;
   TQue<TPosition::VECIN, 1> position_queue_;
   TQue<TPosition::VECIN, 2> id_queue_;
   TQue<TPosition::VECOUT, 1> out_queue_;
@@ -363,13 +364,15 @@ extern "C" __global__ __aicore__ void mkv_draft_plan_kernel(
       length_stride,
       slot_step_stride,
       slot_group_stride};
+  mkv::EmptyDataCache();
+  AscendC::TPipe pipe;
   if (wide != 0) {
     mkv::DraftPlanKernel<int64_t> kernel;
-    kernel.Init(positions, num_requests, group_table, step_positions, lengths, slots, shape);
+    kernel.Init(&pipe, positions, num_requests, group_table, step_positions, lengths, slots, shape);
     kernel.Run();
   } else {
     mkv::DraftPlanKernel<int32_t> kernel;
-    kernel.Init(positions, num_requests, group_table, step_positions, lengths, slots, shape);
+    kernel.Init(&pipe, positions, num_requests, group_table, step_positions, lengths, slots, shape);
     kernel.Run();
   }
 }

@@ -26,8 +26,11 @@ constexpr int64_t kConstantTokens = kNextTokens + kTileLanes;
 
 class ExpandInputsKernel {
  public:
-  __aicore__ inline explicit ExpandInputsKernel(const MkvExpandInputs& in)
-      : in_(in), starts_(in.query_start_loc, false), all_{in, in.sampled - in.shift, 0, 0, 0} {
+  __aicore__ inline ExpandInputsKernel(TPipe* pipe, const MkvExpandInputs& in)
+      : memory_(pipe),
+        in_(in),
+        starts_(in.query_start_loc, false),
+        all_{in, in.sampled - in.shift, 0, 0, 0} {
     if (in.num_tokens > 0 && in.num_rows > 0) {
       all_.live = Between(GlobalAt<int32_t>(in.num_requests).GetValue(0), 0, in.num_rows);
     }
@@ -341,10 +344,10 @@ class ExpandInputsKernel {
     }
   }
 
+  Memory memory_;
   const MkvExpandInputs& in_;
   const ScalarIndices starts_;
   Expansion all_;
-  Memory memory_;
   RunningSum sums_;
   TileRequests requests_;
   TileSlots slots_;
@@ -383,7 +386,9 @@ extern "C" __global__ __aicore__ void mkv_expand_inputs_kernel(
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   const MkvExpandInputs arguments{
       MKV_EXPAND_INPUTS_WORDS(MKV_NAMED, MKV_NAMED, MKV_NAMED, MKV_NAMED_WIDE)};
-  mkv::ExpandInputsKernel kernel(arguments);
+  mkv::EmptyDataCache();
+  AscendC::TPipe pipe;
+  mkv::ExpandInputsKernel kernel(&pipe, arguments);
   kernel.Run();
 }
 

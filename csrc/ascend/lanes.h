@@ -12,14 +12,16 @@ using Vector = LocalTensor<int32_t>;
 // Gives out UB for the life of a kernel.
 class Memory {
  public:
+  __aicore__ inline explicit Memory(TPipe* pipe) : pipe_(pipe) {}
+
   __aicore__ inline Vector Words(int64_t count) {
     TBuf<TPosition::VECIN>& buffer = buffers_[used_++];
-    pipe_.InitBuffer(buffer, static_cast<uint32_t>(count * sizeof(int32_t)));
+    pipe_->InitBuffer(buffer, static_cast<uint32_t>(count * sizeof(int32_t)));
     return buffer.Get<int32_t>();
   }
 
  private:
-  TPipe pipe_;
+  TPipe* pipe_;
   TBuf<TPosition::VECIN> buffers_[48];
   int used_ = 0;
 };

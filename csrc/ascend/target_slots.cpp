@@ -42,8 +42,9 @@ template <typename Position>
 class TargetSlotsKernel {
  public:
   __aicore__ inline void Init(
-      GM_ADDR positions, GM_ADDR query_start_loc, GM_ADDR num_requests, GM_ADDR group_table,
-      GM_ADDR slot_table, const SlotShape& shape) {
+      TPipe* pipe, GM_ADDR positions, GM_ADDR query_start_loc, GM_ADDR num_requests,
+      GM_ADDR group_table, GM_ADDR slot_table, const SlotShape& shape) {
+    pipe_ = pipe;
     shape_ = shape;
     positions_ = GlobalAt<Position>(positions);
     const GlobalTensor<int32_t> starts = GlobalAt<int32_t>(query_start_loc);
@@ -59,7 +60,7 @@ class TargetSlotsKernel {
     const int64_t share = CeilDivide(Most(live_tokens_, padding), GetBlockNum());
     lanes_ = static_cast<int32_t>(RoundUp(Least(share, kMostLanes), kTileRows));
     InitBuffers();
-    runs_.Init(pipe_, starts, served, lanes_);
+    runs_.Init(*pipe_, starts, served, lanes_);
   }
 
   __aicore__ inline void Run() {
@@ -82,11 +83,11 @@ class TargetSlotsKernel {
  private:
   __aicore__ inline void InitBuffers() {
     const uint32_t lane_bytes = static_cast<uint32_t>(lanes_) * sizeof(int32_t);
-    pipe_.InitBuffer(position_queue_, 1, static_cast<uint32_t>(lanes_) * sizeof(Position));
-    pipe_.InitBuffer(id_queue_, 2, lane_bytes * kIdStride);
-    pipe_.InitBuffer(out_queue_, 2, lane_bytes);
-    pipe_.InitBuffer(position_buffer_, kBlockBytes + lane_bytes);
-    pipe_.InitBuffer(lane_buffer_, 14 * lane_bytes);
+    pipe_->InitBuffer(position_queue_, 1, static_cast<uint32_t>(lanes_) * sizeof(Position));
+    pipe_->InitBuffer(id_queue_, 2, lane_bytes * kIdStride);
+    pipe_->InitBuffer(out_queue_, 2, lane_bytes);
+    pipe_->InitBuffer(position_buffer_, kBlockBytes + lane_bytes);
+    pipe_->InitBuffer(lane_buffer_, 14 * lane_bytes);
     position_padded_ = position_buffer_.Get<int32_t>();
     position_ = position_padded_[kTileRows];
     const LocalTensor<int32_t> lane = lane_buffer_.Get<int32_t>();
@@ -291,7 +292,7 @@ class TargetSlotsKernel {
     return static_cast<uint32_t>(lanes_);
   }
 
-  TPipe pipe_;
+  TPipe* pipe_;
   TQue<TPosition::VECIN, 1> position_queue_;
   TQue<TPosition::VECIN, 2> id_queue_;
   TQue<TPosition::VECOUT, 1> out_queue_;
@@ -320,13 +321,15 @@ extern "C" __global__ __aicore__ void mkv_target_slots_kernel(
     const int64_t groups, const int64_t table_rows, const int64_t most_slots) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   const mkv::SlotShape shape{tokens, rows, groups, table_rows, most_slots};
+  mkv::EmptyDataCache();
+  AscendC::TPipe pipe;
   if (wide != 0) {
     mkv::TargetSlotsKernel<int64_t> kernel;
-    kernel.Init(positions, query_start_loc, num_requests, group_table, slot_table, shape);
+    kernel.Init(&pipe, positions, query_start_loc, num_requests, group_table, slot_table, shape);
     kernel.Run();
   } else {
     mkv::TargetSlotsKernel<int32_t> kernel;
-    kernel.Init(positions, query_start_loc, num_requests, group_table, slot_table, shape);
+    kernel.Init(&pipe, positions, query_start_loc, num_requests, group_table, slot_table, shape);
     kernel.Run();
   }
 }

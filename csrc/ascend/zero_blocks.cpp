@@ -18,9 +18,10 @@ constexpr int64_t kColumns = 4;
 
 class ZeroBlocks {
  public:
-  __aicore__ inline ZeroBlocks(GM_ADDR block_ids, bool wide, int64_t num_ids, GM_ADDR page_table)
+  __aicore__ inline ZeroBlocks(
+      TPipe* pipe, GM_ADDR block_ids, bool wide, int64_t num_ids, GM_ADDR page_table)
       : block_ids_(block_ids, wide), num_ids_(num_ids), pages_(GlobalAt<int64_t>(page_table)) {
-    pipe_.InitBuffer(buffer_, kChunkBytes);
+    pipe->InitBuffer(buffer_, kChunkBytes);
     zeros_ = buffer_.Get<uint8_t>();
     Duplicate(zeros_.ReinterpretCast<int32_t>(), 0, kChunkBytes / 4);
     Sync<HardEvent::V_MTE3>();
@@ -54,7 +55,6 @@ class ZeroBlocks {
     DataCopyPad(GlobalAt<uint8_t>(address), zeros_, copy);
   }
 
-  TPipe pipe_;
   TBuf<TPosition::VECOUT> buffer_;
   LocalTensor<uint8_t> zeros_;
   ScalarIndices block_ids_;
@@ -68,7 +68,9 @@ extern "C" __global__ __aicore__ void mkv_zero_blocks_kernel(
     GM_ADDR block_ids, const int32_t wide, const int64_t num_ids, GM_ADDR page_table,
     const int64_t num_caches) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
-  mkv::ZeroBlocks op(block_ids, wide != 0, num_ids, page_table);
+  mkv::EmptyDataCache();
+  AscendC::TPipe pipe;
+  mkv::ZeroBlocks op(&pipe, block_ids, wide != 0, num_ids, page_table);
   op.Run(num_caches);
 }
 

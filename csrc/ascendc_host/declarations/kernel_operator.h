@@ -99,7 +99,7 @@ class TBuf {
   __aicore__ LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset);
 
  private:
-  uint64_t members_[5];
+  uint64_t members_[4];
 };
 
 class TPipe {
@@ -122,8 +122,8 @@ class TPipe {
   __aicore__ TEventID FetchEventID(HardEvent evt);
 
  private:
-  // 64 buffers of 24 bytes at most, the events and the pools.
-  uint64_t members_[256];
+  // 1,208 bytes in asc-devkit 9.1.
+  uint64_t members_[151];
 };
 
 template <typename T>

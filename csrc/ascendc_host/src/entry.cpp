@@ -16,11 +16,6 @@ void ascendc_host_tensor(const char* name, const void* address, uint64_t bytes, 
   ascendc_host::Device::OfThisThread().AddRegion(name, address, bytes, writable != 0);
 }
 
-// Whether data caches outlive launches, as with --cce-no-dcache-flush; not so at the start.
-void ascendc_host_keep_caches(int32_t keep) {
-  ascendc_host::Device::OfThisThread().KeepCaches(keep != 0);
-}
-
 // Problems of the last launch of this thread.
 int64_t ascendc_host_problems() {
   return static_cast<int64_t>(ascendc_host::Device::OfThisThread().report().problems.size());

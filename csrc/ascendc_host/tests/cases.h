@@ -34,7 +34,8 @@ struct Registered {
   }
 };
 
-// Unified buffer of 1 KiB each, and the two tensors.
+// Unified buffer of 1 KiB each, and the two tensors. The data cache is empty, unless `emptied` is
+// false.
 struct Kit {
   TPipe pipe;
   TBuf<TPosition::VECIN> in_buffer;
@@ -43,7 +44,7 @@ struct Kit {
   LocalTensor<int32_t> in, work, out;
   GlobalTensor<int32_t> x, y;
 
-  Kit(GM_ADDR x_address, GM_ADDR y_address) {
+  Kit(GM_ADDR x_address, GM_ADDR y_address, bool emptied = true) {
     pipe.InitBuffer(in_buffer, 1024);
     pipe.InitBuffer(work_buffer, 1024);
     pipe.InitBuffer(out_buffer, 1024);
@@ -52,6 +53,9 @@ struct Kit {
     out = out_buffer.Get<int32_t>();
     x.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(x_address));
     y.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(y_address));
+    if (emptied) {
+      DataCacheCleanAndInvalid<int32_t, CacheLine::ENTIRE_DATA_CACHE, DcciDst::CACHELINE_OUT>(y);
+    }
   }
 };
 

@@ -194,9 +194,9 @@ MKV_CASE(reads_a_copy_after_invalidating, "", 1) {
   Store(kit.y[64], kit.out, 1);
 }
 
-// Right with caches that outlive launches too: what the host wrote is read anew.
+// The line of what is read, and no more.
 MKV_CASE(invalidates_an_input_first, "", 1) {
-  Kit kit(gm_x, gm_y);
+  Kit kit(gm_x, gm_y, false);
   DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(kit.x);
   kit.out.SetValue(0, kit.x.GetValue(7));
   Sync<HardEvent::S_MTE3>();

@@ -319,6 +319,24 @@ MKV_CASE(cores_share_a_written_cache_line, "core_race", 2) {
 
 // The data cache of the scalar unit.
 
+MKV_CASE(reads_what_an_earlier_kernel_left, "cache", 1) {
+  Kit kit(gm_x, gm_y, false);
+  kit.x.GetValue(0);
+}
+
+MKV_CASE(reads_behind_the_line_that_was_invalidated, "cache", 1) {
+  Kit kit(gm_x, gm_y, false);
+  DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(kit.x);
+  kit.x.GetValue(16);
+}
+
+// The line goes back with bytes that an earlier kernel left in it.
+MKV_CASE(sets_in_a_line_that_an_earlier_kernel_left, "cache", 1) {
+  Kit kit(gm_x, gm_y, false);
+  kit.y.SetValue(0, 5);
+  DataCacheCleanAndInvalid<int32_t, CacheLine::SINGLE_CACHE_LINE, DcciDst::CACHELINE_OUT>(kit.y);
+}
+
 MKV_CASE(cached_line_is_old, "cache", 1) {
   Kit kit(gm_x, gm_y);
   kit.y.GetValue(0);

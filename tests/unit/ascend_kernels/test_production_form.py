@@ -150,15 +150,6 @@ def test_names_of_our_macros_begin_with_ours() -> None:
     assert not wrong, "begin it with MKV_: CANN may have a macro of that name"
 
 
-def test_the_build_leaves_the_flush_of_the_data_cache_on() -> None:
-    """Without it a launch would read lines of the one before: csrc/ascendc_host counts on it."""
-    for path in [*(ROOT / "cmake").glob("*.*"), ROOT / "CMakeLists.txt", ROOT / "setup.py"]:
-        if path.is_file():
-            text = path.read_text("utf-8")
-            assert "dcache-flush" not in text, path.name
-            assert "dcci-before-kernel-end" not in text, path.name
-
-
 def test_kernels_name_nothing_that_is_a_macro_of_cann() -> None:
     """A name of ours that CANN has as a macro would be replaced; the qualifiers are meant."""
     meant = {*QUALIFIERS, "GM_ADDR", "KERNEL_TASK_TYPE_DEFAULT"}

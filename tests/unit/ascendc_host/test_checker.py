@@ -120,20 +120,6 @@ def test_right_kernels_pass_with_the_right_result(outcomes: Outcomes, name: str)
     assert outcomes[name]["y"] == expected
 
 
-@pytest.mark.parametrize("kept", [False, True], ids=["flushed", "kept"])
-def test_the_data_cache_between_launches(program: Path, kept: bool) -> None:
-    """CANN's compiler flushes it before a kernel ends. Without that, a second launch reads by the
-    scalar unit what the input was before the first."""
-    names = ("scalar_in_between", "invalidates_an_input_first", "small_loads_gathered")
-    outcomes = run(program, "--again", *(("--keep",) if kept else ()), *names)
-    found = {name: kinds(outcomes[name]) for name in names}
-    assert found == {
-        "scalar_in_between": {"cache"} if kept else set(),
-        "invalidates_an_input_first": set(),
-        "small_loads_gathered": set(),
-    }
-
-
 def test_messages_name_place_pipes_and_lines(outcomes: Outcomes) -> None:
     """As a reader needs them: both lines, both pipes, the buffer, and what is missing."""
     (problem,) = outcomes["store_before_vector_wrote"]["report"]["problems"]
@@ -157,8 +143,8 @@ def test_a_region_is_named_in_messages(outcomes: Outcomes) -> None:
 def test_counters(outcomes: Outcomes) -> None:
     """By hand from the source of the two cases."""
     (core,) = outcomes["small_loads_gathered"]["report"]["cores"]
-    # 32 loads; 8 scalar writes, 3 steps of the index, Muls, Gather; one store of 128 bytes.
-    assert core["instructions"] == {"S": 8, "V": 5, "MTE2": 32, "MTE3": 1}
+    # 32 loads; the cache emptied and 8 scalar writes, 3 steps of the index, Muls, Gather; a store.
+    assert core["instructions"] == {"S": 9, "V": 5, "MTE2": 32, "MTE3": 1}
     assert (core["read_bytes"], core["read_cost"]) == (32 * 4, 32 * 32)
     assert (core["write_bytes"], core["write_cost"]) == (128, 128)
     assert core["ub_bytes"] == 3 * 1024
@@ -168,7 +154,7 @@ def test_counters(outcomes: Outcomes) -> None:
     assert sum(core["read_cost"] for core in cores) == ELEMENTS * 4
     assert sum(core["vector_repeats"] for core in cores) == 16
     (core,) = outcomes["scalar_in_between"]["report"]["cores"]
-    assert (core["instructions"]["S"], core["cache_lines"]) == (13, 1)
+    assert (core["instructions"]["S"], core["cache_lines"]) == (14, 1)
     # Ten elements lie in two sectors; then a line of the cache.
     assert (core["read_bytes"], core["read_cost"]) == (40, 2 * 32 + 64)
 

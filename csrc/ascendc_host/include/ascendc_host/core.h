@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "data_cache.h"
 #include "device.h"
 
 namespace ascendc_host {
@@ -43,8 +44,7 @@ class Core {
         count_(count),
         random_(device.seed() * 1000003 + static_cast<uint64_t>(index)),
         ub_(kUbBytes),
-        undefined_(kUbBytes, 1),
-        cache_(device.CacheOf(index)) {
+        undefined_(kUbBytes, 1) {
     counters_.core = index;
   }
 
@@ -173,7 +173,6 @@ class Core {
             line.second.dirty_where);
       }
     }
-    device_.EndCore(index_, std::move(cache_));
   }
 
   // Buffers. The bytes are poisoned: what an earlier kernel left there is not known.

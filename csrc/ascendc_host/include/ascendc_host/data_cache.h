@@ -2,16 +2,15 @@
 // The data cache that the scalar unit of a core reads and writes global memory through: lines of 64
 // bytes, which follow neither copies nor other cores. A bit stands for a byte of a line.
 //
-// A launch begins with an empty cache: CANN's compiler cleans and invalidates it before a kernel
-// ends (-cce-aicore-dcci-before-kernel-end, which is on for vector cores of arch 2201 unless
-// --cce-no-dcache-flush is given). Within a kernel nothing is inserted
-// (-cce-aicore-dcci-insert-for-scalar=false in CANN's own build).
+// A launch may find anything in it. CANN's compiler empties it before a kernel ends: it cleans and
+// invalidates, with --cce-no-dcache-flush it only invalidates. But a kernel of somebody else may be
+// built without either (-cce-aicore-dcci-before-kernel-end=false). Within a kernel nothing is
+// inserted (-cce-aicore-dcci-insert-for-scalar=false in CANN's own build).
 #ifndef MKV_ASCENDC_HOST_DATA_CACHE_H_
 #define MKV_ASCENDC_HOST_DATA_CACHE_H_
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <unordered_map>
 
 #include "records.h"
@@ -41,10 +40,9 @@ void ForEachLine(uint64_t at, uint64_t bytes, Visit visit) {
 
 struct CacheLineState {
   bool loaded = false;
+  uint64_t fresh = 0;   // invalidated by this kernel
   uint64_t copied = 0;  // written by a copy of this kernel, and not invalidated since
   uint64_t dirty = 0;   // written by the scalar unit, and not cleaned since
-  uint64_t held = 0;    // bytes whose value is in `bytes`, of a launch before
-  uint8_t bytes[kCacheLineBytes] = {};
   Where copied_where;
   Where dirty_where;
 };
@@ -65,46 +63,25 @@ class DataCache {
   // Of DataCacheCleanAndInvalid with SINGLE_CACHE_LINE: from the address to the end of its line.
   void Invalidate(uint64_t at) {
     const uint64_t line = at / kCacheLineBytes;
-    auto* state = Find(line);
-    if (state == nullptr) {
-      return;
-    }
+    auto& state = At(line);
     const uint64_t rest = BytesOfLine(line, at, kCacheLineBytes);
-    state->copied &= ~rest;
-    state->dirty &= ~rest;
-    state->held &= ~rest;
-    if (at % kCacheLineBytes == 0) {
-      lines_.erase(line);
-    }
+    state.fresh |= rest;
+    state.copied &= ~rest;
+    state.dirty &= ~rest;
+    state.loaded = state.loaded && at % kCacheLineBytes != 0;
   }
   void InvalidateAll() {
     lines_.clear();
+    emptied_ = true;
   }
-
-  // Whether memory no longer has what a launch before left of the bytes `read` in a line, where the
-  // cache outlives launches. Other bytes of the line may be memory that is there no more.
-  static bool Outdated(const CacheLineState& state, uint64_t line, uint64_t read) {
-    const uint64_t compared = state.held & read;
-    for (uint64_t byte = 0; compared != 0 && byte < kCacheLineBytes; ++byte) {
-      const auto* memory = reinterpret_cast<const uint8_t*>(line * kCacheLineBytes + byte);
-      if ((compared >> byte & 1) != 0 && *memory != state.bytes[byte]) {
-        return true;
-      }
-    }
-    return false;
-  }
-  // Keeps the bytes of a line that lie in a tensor, for later launches.
-  static void Hold(CacheLineState& state, uint64_t line, uint64_t begin, uint64_t end) {
-    state.held = BytesOfLine(line, begin, end - begin);
-    for (uint64_t byte = 0; byte < kCacheLineBytes; ++byte) {
-      if ((state.held >> byte & 1) != 0) {
-        state.bytes[byte] = *reinterpret_cast<const uint8_t*>(line * kCacheLineBytes + byte);
-      }
-    }
+  // Whether nothing of these bytes of a line can be left from an earlier kernel.
+  bool Fresh(uint64_t line, uint64_t bytes) {
+    return emptied_ || (At(line).fresh & bytes) == bytes;
   }
 
  private:
   std::unordered_map<uint64_t, CacheLineState> lines_;
+  bool emptied_ = false;
 };
 
 }  // namespace ascendc_host

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "data_cache.h"
 #include "records.h"
 #include "shadow.h"
 
@@ -82,24 +80,6 @@ class Device {
     seed_ = seed;
   }
 
-  // Whether data caches outlive launches: what --cce-no-dcache-flush does to a build.
-  void KeepCaches(bool keep) {
-    keep_caches_ = keep;
-    kept_caches_.clear();
-  }
-  bool keeps_caches() const {
-    return keep_caches_;
-  }
-  DataCache CacheOf(int64_t core) const {
-    const auto kept = kept_caches_.find(core);
-    return kept == kept_caches_.end() ? DataCache() : kept->second;
-  }
-  void EndCore(int64_t core, DataCache cache) {
-    if (keep_caches_) {
-      kept_caches_[core] = std::move(cache);
-    }
-  }
-
   // The core that wrote to a line by its scalar unit; -1 where none did. The line is written back
   // as a whole, at any time.
   int64_t ScalarWriter(uint64_t line) const {
@@ -164,8 +144,6 @@ class Device {
   Report report_;
   uint64_t seed_ = 0;
   std::unordered_map<uint64_t, int64_t> scalar_writers_;
-  bool keep_caches_ = false;
-  std::map<int64_t, DataCache> kept_caches_;
 };
 
 }  // namespace ascendc_host

@@ -119,9 +119,9 @@ class GlobalTensor {
     ascendc_host::Instruction instruction(PIPE_S, "GlobalTensor::GetValue", where);
     const auto place = Element(offset);
     instruction.Read(place, sizeof(T));
-    const auto& region = instruction.NeedRegion(place, sizeof(T), false);
+    instruction.NeedRegion(place, sizeof(T), false);
     ascendc_host::ForEachLine(
-        place.at, sizeof(T), [&](uint64_t line) { ReadLine(instruction, line, place.at, region); });
+        place.at, sizeof(T), [&](uint64_t line) { ReadLine(instruction, line, place.at); });
     T value;
     std::memcpy(&value, reinterpret_cast<const void*>(place.at), sizeof(T));
     return value;
@@ -149,9 +149,7 @@ class GlobalTensor {
     return place;
   }
 
-  void ReadLine(
-      ascendc_host::Instruction& instruction, uint64_t line, uint64_t at,
-      const ascendc_host::Region& region) const {
+  void ReadLine(ascendc_host::Instruction& instruction, uint64_t line, uint64_t at) const {
     auto& core = instruction.core();
     auto& state = core.cache().At(line);
     const uint64_t read = ascendc_host::BytesOfLine(line, at, sizeof(T));
@@ -162,19 +160,16 @@ class GlobalTensor {
               "; the data cache may hold what was there before. DataCacheCleanAndInvalid is "
               "missing");
     }
-    if (state.loaded && ascendc_host::DataCache::Outdated(state, line, read)) {
+    if (!core.cache().Fresh(line, read)) {
       instruction.Add(
           "cache",
-          "the data cache holds these bytes from a launch before; DataCacheCleanAndInvalid is "
-          "missing");
+          "an earlier kernel may have left these bytes in the data cache; DataCacheCleanAndInvalid "
+          "before the first read is missing");
     }
     if (!state.loaded) {
       state.loaded = true;
       ++core.counters().cache_lines;
       core.counters().read_cost += ascendc_host::kCacheLineBytes;
-      if (core.device().keeps_caches()) {
-        ascendc_host::DataCache::Hold(state, line, region.begin, region.end);
-      }
     }
   }
 
@@ -191,8 +186,14 @@ class GlobalTensor {
               "; what the data cache has of it may go back over that. DataCacheCleanAndInvalid is "
               "missing");
     }
+    if (!core.cache().Fresh(line, ~uint64_t{0})) {
+      instruction.Add(
+          "cache",
+          "writes to a 64-byte line that an earlier kernel may have left in the data cache; it "
+          "goes "
+          "back whole. DataCacheCleanAndInvalid before it is missing");
+    }
     state.dirty |= written;
-    state.held &= ~written;
     state.dirty_where = where;
     core.device().AddScalarWriter(line, core.index());
   }
