@@ -46,8 +46,9 @@ rest: setup ## what test-all runs beyond test; SHARD=2/4 runs the second quarter
 	@$(CHECKS) --shard '$(SHARD)' $(if $(filter 1/%,$(SHARD)),vendor) \
 		$(if $(filter 0.23:1/%,$(HOST):$(SHARD)),packaging) rest
 
-vendor: setup ## argument lists of torch_npu's operators, from its wheel, which is fetched
+vendor: setup ## argument lists and shape functions of torch_npu's operators, from its wheel, which is fetched
 	@$(BIN)/python tools/operator_schemas.py
+	@$(BIN)/python tools/operator_shapes.py
 
 lint: setup ## ruff, clang-format, import-linter
 	@$(CHECKS) lint

@@ -110,7 +110,6 @@ def all_checks(root: Path, host: str = DEFAULT, shard: str = "1/1") -> list[Chec
     engines = (*with_engines, *shared_out, "--durations=25", "tests/emulated", "-m")
     # The supported release of vllm-ascend that set-up does not install.
     port = ("--release", "0.23.0.post1") if host == DEFAULT else ()
-    schemas = (tool("python"), "tools/operator_schemas.py", "--if-served")
     checks = [
         Check("lint", "ruff check", (tool("ruff"), "check", ".")),
         Check("lint", "ruff format", (tool("ruff"), "format", "--check", ".")),
@@ -119,7 +118,14 @@ def all_checks(root: Path, host: str = DEFAULT, shard: str = "1/1") -> list[Chec
         Check("lint", "commit messages", (tool("python"), "tools/commit_messages.py")),
         Check("types", "mypy", (tool("mypy"),)),
         Check("port", "port report", (tool("python"), "tools/port_report.py", *port)),
-        Check("vendor", "operator schemas", schemas),
+        *(
+            Check(
+                "vendor",
+                f"operator {what}",
+                (tool("python"), f"tools/operator_{what}.py", "--if-served"),
+            )
+            for what in ("schemas", "shapes")
+        ),
         Check("docs", "mkdocs", (tool("mkdocs"), "build", "--strict", "--quiet")),
         Check("unit", "unit tests", (*units, "not nightly and not packaging"), lane="tests"),
         # Else vLLM starts a process for each class of model that it meets for the first time.

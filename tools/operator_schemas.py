@@ -40,8 +40,6 @@ TORCH_NPU = "torch_npu"
 CALLED = (TORCH_NPU, "torch.ops.npu", "torch.ops.atb")
 FEWEST = 400
 """Below this many operators the wheel was not read as it is meant."""
-NUMBERED = {296: torch.float8_e4m3fn}
-"""Dtypes by torch_npu's own numbers, which schemas have as defaults."""
 LACKED = {
     "npu_grouped_matmul_swiglu_quant_v2": "vllm-ascend gives weight_scale_dtype and x_scale_dtype",
 }
@@ -157,13 +155,8 @@ def _same_default(first: Argument, second: Argument) -> bool:
     nothing: tuple[Any, ...] = (None, (), [])
     if first.has_default is not second.has_default:
         return False
-    mine, theirs = (_plain(one.default) for one in (first, second))
+    mine, theirs = first.default, second.default
     return bool(mine == theirs) or (mine in nothing and theirs in nothing)
-
-
-def _plain(default: Any) -> Any:
-    """A dtype for its number."""
-    return NUMBERED.get(default, default) if isinstance(default, int) else default
 
 
 def _default(argument: Argument) -> str:
@@ -233,20 +226,45 @@ def files_to_read() -> list[Path]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 where something is unlike."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def arguments_by_number(wheel: Path) -> dict[str, frozenset[str]]:
+    """Operator -> its arguments of type int, for which PyTorch takes a dtype by its number."""
+    found: dict[str, frozenset[str]] = {}
+    for text in _schemas(wheel):
+        if NAMED_DIMENSIONS not in text:
+            schema = torch._C.parse_schema(text)
+            names = {one.name for one in schema.arguments if str(one.type).endswith("int]")}
+            names |= {one.name for one in schema.arguments if str(one.type) == "int"}
+            found[schema.name] = found.get(schema.name, frozenset()) | names
+    return found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that say which wheel is read."""
     parser.add_argument(
         "--wheel", type=Path, help="of torch_npu (the pinned one, fetched with pip)"
     )
     parser.add_argument(
         "--if-served", action="store_true", help="no failure where no index has the wheel"
     )
-    options = parser.parse_args(arguments)
+
+
+def wheel_of(options: argparse.Namespace) -> Path | None:
+    """The wheel that is asked for, fetched if need be; None, and a line, where it cannot be had."""
     try:
-        wheel = options.wheel or host_release.torch_npu_wheel()
+        given: Path | None = options.wheel
+        return given or host_release.torch_npu_wheel()
     except host_release.FetchError as error:
         print(f"not compared: {error}")
+        return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 where something is unlike."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_arguments(parser)
+    options = parser.parse_args(arguments)
+    wheel = wheel_of(options)
+    if wheel is None:
         return 0 if options.if_served else 1
     known = read(wheel)
     unlike = [*unlike_operators(known)]

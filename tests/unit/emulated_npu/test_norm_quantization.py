@@ -78,7 +78,7 @@ def test_add_rms_norm_quant(seed, dtype, div_mode, with_beta, twice):
             for row in rows
         ]
         assert_quantised(got, exact)
-    assert twice or y2.numel() == 0
+    assert twice or (y2.shape == x1.shape and not y2.any())
 
 
 @few
@@ -97,7 +97,10 @@ def test_add_rms_norm_dynamic_quant(seed, dtype, mask):
     for at in (0, 1):
         quantised, scales = results[at], results[3 + at]
         if not wanted[at]:
-            assert quantised.numel() == scales.numel() == 0
+            assert quantised.shape == ((0,) if mask and at else (3, 6))
+            assert scales.shape == (3,)
+            assert not quantised.any()
+            assert not scales.any()
             continue
         factors = [1.0] * 6 if smooth[at] is None else smooth[at].double().tolist()
         for row, values in enumerate(rows):
@@ -157,7 +160,7 @@ def test_mx_quantisation(seed, dtype, columns, dst_type, how):
 def test_a_group_that_holds_no_number_is_zeros():
     x = torch.ones(1, 64).half()
     x[0, 3], x[0, 40] = math.inf, math.nan
-    got, scales = npu_dynamic_mx_quant.kernel(x)
+    got, scales = npu_dynamic_mx_quant.kernel(x, dst_type=torch.float8_e4m3fn)
     assert not got.float().any()
     assert scales.tolist() == [[[255, 255]]]
 

@@ -17,6 +17,7 @@ from emulated_npu.operators.requirements import (
     require_rank,
     require_shape,
 )
+from emulated_npu.unwritten import undefined
 
 
 @operator(
@@ -32,7 +33,7 @@ def npu_attention_update(
     """Outputs O_i with log-sum-exp l_i -> sum of O_i exp(l_i - l), and l = log sum exp(l_i).
 
     lse: parts of (rows,), float32. local_out: parts of (rows, head size). update_type: 0 gives the
-    output only (the second result is then empty), 1 gives l too.
+    output only (the second result is then undefined), 1 gives l too.
     """
     parts = torch.stack([part.float() for part in lse])
     parts = parts.masked_fill(parts.isinf(), float("-inf"))
@@ -42,7 +43,7 @@ def npu_attention_update(
     weights = (parts - reference).exp().unsqueeze(-1)
     output = (torch.stack([part.float() for part in local_out]) * weights).sum(0)
     if update_type == 0:
-        merged = torch.empty(0)
+        merged = undefined(merged)
     return output.to(local_out[0].dtype), merged
 
 

@@ -17,13 +17,14 @@ from emulated_npu.operators.requirements import (
     require_same_dtype,
     require_shape,
 )
+from emulated_npu.unwritten import undefined
 
 LATENT_SIZE = 512
 ROPE_SIZE = 64
 FRACTAL_WIDTH = 16  # elements of a row that lie together in the NZ form
 PAGED_MODES = ("PA", "PA_BNSD", "PA_NZ")
 
-KvResult = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
+KvResult = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @operator(
@@ -55,8 +56,8 @@ def npu_kv_rmsnorm_rope_cache(
 ) -> KvResult:
     """kv is the latent (512) and the rope part (64), whose pairs are interleaved.
 
-    Returns k_cache (rope), ckv_cache (latent), both written in place, and with is_output_kv the
-    rotated rope part (B, 1, S, 64) and the normed latent (B, 1, S, 512), else two None.
+    Returns k_cache (rope), ckv_cache (latent), both written in place, the rotated rope part
+    (B, 1, S, 64) and the normed latent (B, 1, S, 512), undefined without is_output_kv.
     """
     require_absent("npu_kv_rmsnorm_rope_cache", v=v)
     scales = (k_rope_scale, c_kv_scale, k_rope_offset, c_kv_offset)
@@ -78,7 +79,7 @@ def npu_kv_rmsnorm_rope_cache(
     write(rotated.reshape(-1, rotated.shape[-1]), k_cache, index)
     write(normed.reshape(-1, normed.shape[-1]), ckv_cache, index)
     if not is_output_kv:
-        return k_cache, ckv_cache, None, None
+        rotated, normed = undefined(rotated), undefined(normed)
     return k_cache, ckv_cache, rotated, normed
 
 

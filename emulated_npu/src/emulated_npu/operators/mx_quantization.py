@@ -21,6 +21,9 @@ GROUP = 32
 LARGEST_EXPONENT = {torch.float8_e4m3fn: 8, torch.float8_e5m2: 15}
 """Exponent of the largest normal number of a dtype (``emax`` of the formula)."""
 
+FLOAT4_E2M1 = 296
+"""torch_npu's own number of the dtype that is meant where none is given, ``float4_e2m1fn_x2``."""
+
 EXPONENT_BIAS = 127
 NOT_A_NUMBER = 255
 """Scale of a group that holds an infinity or a NaN."""
@@ -32,7 +35,7 @@ MISSING = "dst_type other than float8_e4m3fn and float8_e5m2, scale_alg 1."
 
 
 def quantise_groups(
-    wide: torch.Tensor, dst_type: torch.dtype, name: str
+    wide: torch.Tensor, dst_type: torch.dtype | int, name: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise groups of 32 along the last dimension.
 
@@ -42,7 +45,7 @@ def quantise_groups(
     Returns values of ``wide``'s shape, and the scales' biased exponents, uint8, with pairs of
     groups as the last two dimensions. The place of a missing group holds 0.
     """
-    if dst_type not in LARGEST_EXPONENT:
+    if not isinstance(dst_type, torch.dtype) or dst_type not in LARGEST_EXPONENT:
         raise NotImplementedError(
             f"emulated NPU has no torch_npu.{name} with dst_type {dst_type}; it has "
             f"float8_e4m3fn and float8_e5m2"
@@ -86,7 +89,7 @@ def npu_dynamic_mx_quant(
     *,
     axis: int = -1,
     round_mode: str = "rint",
-    dst_type: torch.dtype = torch.float8_e4m3fn,
+    dst_type: torch.dtype | int = FLOAT4_E2M1,
     block_size: int = GROUP,
     scale_alg: int = 0,
     dst_type_max: float = 0.0,
@@ -119,7 +122,7 @@ def npu_rms_norm_dynamic_mx_quant(
     epsilon: float = 1e-6,
     scale_alg: int = 0,
     round_mode: str = "rint",
-    dst_type: torch.dtype = torch.float8_e4m3fn,
+    dst_type: torch.dtype | int = FLOAT4_E2M1,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Groups of rms_norm(x) * gamma + beta. Returns values, scales and 1 / rms (float32)."""
     _require_scale_alg(scale_alg, "npu_rms_norm_dynamic_mx_quant")
@@ -148,7 +151,7 @@ def npu_add_rms_norm_dynamic_mx_quant(
     epsilon: float = 1e-6,
     scale_alg: int = 0,
     round_mode: str = "rint",
-    dst_type: torch.dtype = torch.float8_e4m3fn,
+    dst_type: torch.dtype | int = FLOAT4_E2M1,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Groups of rms_norm(x1 + x2) * gamma + beta.
 

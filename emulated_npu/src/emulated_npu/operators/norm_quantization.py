@@ -27,6 +27,7 @@ from emulated_npu.operators.requirements import (
     require_same_dtype,
     require_shape,
 )
+from emulated_npu.unwritten import undefined
 
 INT8_MIN, INT8_MAX = -128, 127
 
@@ -79,7 +80,7 @@ def npu_add_rms_norm_quant(
     y, total, _ = normalised_sum(x1, x2, gamma, beta, epsilon)
     first = _quantised(y, scales1, zero_points1, div_mode)
     if scales2 is None:
-        return first, first.new_empty(0), total
+        return first, undefined(first.clone()), total
     return first, _quantised(y, scales2, zero_points2, div_mode), total
 
 
@@ -145,7 +146,8 @@ def npu_add_rms_norm_dynamic_quant(
     """Quantise each row of y = rms_norm(x1 + x2) * gamma + beta by its largest magnitude.
 
     smooth_scale1, smooth_scale2: what y is multiplied with before it is quantised, for each result.
-    output_mask: which of the two results are computed; the other one is empty.
+    output_mask: which of the two results are computed. What is not is undefined; without the mask's
+    second element y2 is empty.
 
     Returns y1, y2 (int8, of x1's shape), the sum (as x1), scale1, scale2 (float32, of x1's shape
     without its last dimension).
@@ -160,8 +162,10 @@ def npu_add_rms_norm_dynamic_quant(
     rows, scales = [], []
     for smooth, asked in zip((smooth_scale1, smooth_scale2), wanted, strict=True):
         quantised, scale = quantise_rows(y if smooth is None else y * smooth.float())
-        rows.append(quantised if asked else quantised.new_empty(0))
-        scales.append(scale if asked else scale.new_empty(0))
+        rows.append(quantised if asked else undefined(quantised))
+        scales.append(scale if asked else undefined(scale))
+    if output_mask and not output_mask[1]:
+        rows[1] = rows[1].new_empty(0)
     return rows[0], rows[1], total, scales[0], scales[1]
 
 
