@@ -8,6 +8,7 @@ and ``kernel_utils_macros.h``.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -148,6 +149,29 @@ def test_names_of_our_macros_begin_with_ours() -> None:
             if not name.startswith("MKV_") and name not in allowed
         ]
     assert not wrong, "begin it with MKV_: CANN may have a macro of that name"
+
+
+OF_THE_STUB = (
+    "RegisterAscendBinary aiv ret %u",
+    "LaunchAscendKernel ret %u",
+    "AscendCheckSoCVersion",
+    "AllocAscendMemDevice",
+    "FreeAscendMemDevice",
+)
+"""Texts that CANN's launch stub leaves in a library: its messages, and what it calls."""
+
+
+def test_a_released_library_has_the_stub_that_launch_watch_knows() -> None:
+    """vllm-ascend's own kernels are built with the same generator, by the CANN of its release."""
+    spec = importlib.util.find_spec("vllm_ascend")
+    folders = spec.submodule_search_locations if spec else None
+    library = Path((folders or ["."])[0]) / "libvllm_ascend_kernels.so"
+    if not library.exists():
+        pytest.skip("this release of vllm-ascend has sources alone")
+    code = library.read_bytes()
+    assert [text for text in OF_THE_STUB if text.encode("ascii") not in code] == []
+    wrapped = (ROOT / "cmake" / "ascend.cmake").read_text("utf-8")
+    assert all(text.partition(" ")[0] in wrapped for text in OF_THE_STUB)
 
 
 def test_kernels_name_nothing_that_is_a_macro_of_cann() -> None:
