@@ -24,6 +24,12 @@ LARGEST_EXPONENT = {torch.float8_e4m3fn: 8, torch.float8_e5m2: 15}
 FLOAT4_E2M1 = 296
 """torch_npu's own number of the dtype that is meant where none is given, ``float4_e2m1fn_x2``."""
 
+BY_NUMBER = {
+    **{23: torch.float8_e5m2, 24: torch.float8_e4m3fn},
+    **{291: torch.float8_e5m2, 292: torch.float8_e4m3fn},
+}
+"""Dtypes by PyTorch's numbers, for which it takes a dtype, and by torch_npu's own."""
+
 EXPONENT_BIAS = 127
 NOT_A_NUMBER = 255
 """Scale of a group that holds an infinity or a NaN."""
@@ -45,7 +51,8 @@ def quantise_groups(
     Returns values of ``wide``'s shape, and the scales' biased exponents, uint8, with pairs of
     groups as the last two dimensions. The place of a missing group holds 0.
     """
-    if not isinstance(dst_type, torch.dtype) or dst_type not in LARGEST_EXPONENT:
+    dtype = dst_type if isinstance(dst_type, torch.dtype) else BY_NUMBER.get(dst_type)
+    if dtype not in LARGEST_EXPONENT:
         raise NotImplementedError(
             f"emulated NPU has no torch_npu.{name} with dst_type {dst_type}; it has "
             f"float8_e4m3fn and float8_e5m2"
@@ -55,13 +62,13 @@ def quantise_groups(
     largest = groups.abs().amax(-1)
     # The exponent's bits of a float32; those of a denormal are 0, and so is its scale's exponent.
     biased = largest.view(torch.int32).bitwise_right_shift(23).bitwise_and(255)
-    exponent = (biased - LARGEST_EXPONENT[dst_type]).clamp(0, 254)
+    exponent = (biased - LARGEST_EXPONENT[dtype]).clamp(0, 254)
     finite = torch.isfinite(largest)
-    limit = torch.finfo(dst_type).max
+    limit = torch.finfo(dtype).max
     scaled = groups * torch.exp2(EXPONENT_BIAS - exponent.float()).unsqueeze(-1)
     # A number that is none would stay one through the cut: its group is written as zeros.
     scaled = torch.where(finite.unsqueeze(-1), scaled, torch.zeros_like(scaled))
-    values = scaled.clamp(-limit, limit).to(dst_type).flatten(-2)[..., :columns].contiguous()
+    values = scaled.clamp(-limit, limit).to(dtype).flatten(-2)[..., :columns].contiguous()
     scales = torch.where(finite, exponent, torch.full_like(exponent, NOT_A_NUMBER)).to(torch.uint8)
     paired = torch.nn.functional.pad(scales, (0, scales.shape[-1] % 2))
     return values, paired.unflatten(-1, (-1, 2))
@@ -89,7 +96,7 @@ def npu_dynamic_mx_quant(
     *,
     axis: int = -1,
     round_mode: str = "rint",
-    dst_type: torch.dtype | int = FLOAT4_E2M1,
+    dst_type: int = FLOAT4_E2M1,
     block_size: int = GROUP,
     scale_alg: int = 0,
     dst_type_max: float = 0.0,
@@ -122,7 +129,7 @@ def npu_rms_norm_dynamic_mx_quant(
     epsilon: float = 1e-6,
     scale_alg: int = 0,
     round_mode: str = "rint",
-    dst_type: torch.dtype | int = FLOAT4_E2M1,
+    dst_type: int = FLOAT4_E2M1,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Groups of rms_norm(x) * gamma + beta. Returns values, scales and 1 / rms (float32)."""
     _require_scale_alg(scale_alg, "npu_rms_norm_dynamic_mx_quant")
@@ -151,7 +158,7 @@ def npu_add_rms_norm_dynamic_mx_quant(
     epsilon: float = 1e-6,
     scale_alg: int = 0,
     round_mode: str = "rint",
-    dst_type: torch.dtype | int = FLOAT4_E2M1,
+    dst_type: int = FLOAT4_E2M1,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Groups of rms_norm(x1 + x2) * gamma + beta.
 

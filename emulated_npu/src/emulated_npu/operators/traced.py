@@ -66,7 +66,8 @@ def install() -> dict[str, Any]:
 def _define(
     library: torch.library.Library, name: str, operator: registry.Operator[..., Any]
 ) -> None:
-    schema = torch.library.infer_schema(operator.kernel, mutates_args=())
+    # torch_npu's whole numbers are no symbols: PyTorch then takes a dtype by its number.
+    schema = torch.library.infer_schema(operator.kernel, mutates_args=()).replace("SymInt", "int")
     library.define(name + schema)
     for key in ("PrivateUse1", "CPU"):  # which says what a CPU tensor may not be
         library.impl(name, operator, key)
