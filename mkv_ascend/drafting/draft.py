@@ -207,6 +207,7 @@ class DraftBuffers:
         masked_state: [width], the hidden state of a row that is drafted in parallel.
         joined_states: [most rows of a graph, joined width], hidden states that the draft combines
             inside its graphs; None if it combines none, or combines them outside of graphs.
+        embeddings: [most rows, width], if the draft takes embeddings (of images) for token ids.
     """
 
     token_ids: torch.Tensor
@@ -216,6 +217,12 @@ class DraftBuffers:
     hidden_states: torch.Tensor | None = None
     masked_state: torch.Tensor | None = None
     joined_states: torch.Tensor | None = None
+    embeddings: torch.Tensor | None = None
+
+    def positions_of(self, rows: int) -> torch.Tensor:
+        """Positions of the first pass as the draft takes them, [rows] or [axes, rows]."""
+        rope = self.rope_positions
+        return self.positions[:rows] if rope is None else rope[:, :rows]
 
 
 @dataclass(frozen=True)

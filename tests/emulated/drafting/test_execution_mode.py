@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the start-up line says of how a draft's passes run."""
 
-from types import SimpleNamespace
-
 import pytest
 
 pytestmark = pytest.mark.host("0.23")
@@ -24,7 +22,6 @@ def test_a_draft_is_said_to_run_eagerly_where_nothing_is_captured(compiled, grap
     from mkv_ascend.adapters.common.drafting.assembly import Assembly
 
     assembly = object.__new__(Assembly)
-    runner = SimpleNamespace(_use_aclgraph=lambda: compiled)
-    assembly.proposer = SimpleNamespace(runner=runner)
+    assembly.replays_target = compiled
     assembly.graphs, assembly.why_eager = graphs, why
     assert says in assembly._execution_mode()

@@ -8,6 +8,7 @@ import torch
 import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import in a circle
 
 from tests.support import hosts
+from tests.support.draft_facts import loaded
 
 pytestmark = pytest.mark.core
 
@@ -51,11 +52,9 @@ def test_each_token_follows_the_one_before_it(first: int) -> None:
     token_ids = torch.full((REQUESTS * window + 5,), 1, dtype=torch.int32)
     sampled = torch.tensor([4, 9, 20], dtype=torch.int32)
     token_ids[rows[:, 0]] = sampled
-    draft = object.__new__(dspark.MarkovDraft)
-    draft.buffers = SimpleNamespace(token_ids=token_ids)
-    draft._proposer = SimpleNamespace(
-        model=model, num_speculative_tokens=K, num_query_per_req=window
-    )
+    buffers = SimpleNamespace(token_ids=token_ids)
+    of_draft = loaded(model, buffers, num_speculative_tokens=K, from_anchor=not first)
+    draft = dspark.MarkovDraft(of_draft, None)
     expected = []
     for request, token in enumerate(sampled.tolist()):
         for row in rows[request, first:]:

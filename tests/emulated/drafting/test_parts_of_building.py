@@ -16,9 +16,14 @@ from vllm_ascend.ops import rotary_embedding
 
 from mkv_ascend.adapters.common.attention import backends
 from mkv_ascend.adapters.common.attention.building import current_model
-from mkv_ascend.adapters.common.drafting import mask_tokens, proposers, strategies
+from mkv_ascend.adapters.common.drafting import assembly as assemblies
+from mkv_ascend.adapters.common.drafting import mask_tokens, proposers
+from mkv_ascend.adapters.common.drafting.assembly import Assembly
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+from mkv_ascend.drafting.draft import DraftBuffers
 from mkv_ascend.layout.kind import Role
 from tests.support import hosts
+from tests.support.draft_facts import K, facts
 
 pytestmark = pytest.mark.core
 
@@ -151,17 +156,17 @@ def test_masks_of_dspark_are_made_before_its_weights(monkeypatch: pytest.MonkeyP
     """Sleep mode of level 2 takes what is made while weights are loaded."""
     from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting import dspark
 
-    made: list[Any] = []
-
-    def make(_proposer: Any) -> Any:
-        made.append(SimpleNamespace())
-        return made[-1]
-
-    monkeypatch.setattr(strategies, "mask_tokens_buffers", make)
-    monkeypatch.setattr(dspark.Markov, "draft_class", lambda _proposer, buffers: buffers)
-    early = dspark.Markov.early_buffers(None)
-    assert dspark.Markov.draft(None, early, enforce_eager=False) is made[0]
-    assert len(made) == 1
+    rows = torch.zeros(16)
+    given = DraftBuffers(token_ids=rows, positions=rows, sample_rows=rows)
+    nothing: Any = None
+    assembly = Assembly(facts(from_anchor=True), dspark.Markov, nothing, nothing, given)
+    made = assembly.inputs.token_ids
+    assert made.shape == (2 * K,)
+    monkeypatch.setattr(dspark.Markov, "refuse_layers", lambda *_: None)
+    monkeypatch.setattr(assemblies, "layers_of", lambda *_: {})
+    monkeypatch.setattr(assemblies, "is_replicated", lambda _: False)
+    assembly.model_loaded(torch.nn.Module(), None, (), None, AscendDraft)
+    assert assembly.draft.buffers.token_ids is made
 
 
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 shares rows itself")

@@ -14,31 +14,29 @@ from vllm.config import CUDAGraphMode
 from mkv_ascend.adapters.common.backends.mla import MLA
 from mkv_ascend.adapters.common.backends.port import Backend
 from mkv_ascend.adapters.common.drafting import assembly as assemblies
-from mkv_ascend.adapters.common.drafting import capture, mask_tokens
-from mkv_ascend.adapters.common.drafting import draft as drafts
-from mkv_ascend.adapters.common.drafting.assembly import Assembly, target_output
+from mkv_ascend.adapters.common.drafting import capture, mask_tokens, proposers
+from mkv_ascend.adapters.common.drafting.assembly import Assembly, layers_of
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+from mkv_ascend.adapters.common.drafting.proposers import PassesOfProposer, target_output
 from mkv_ascend.adapters.common.drafting.strategies import Attention
 from mkv_ascend.adapters.common.patches import prefix_hits, sampled_rows
 from tests.support import hosts
+from tests.support.draft_facts import K, facts, loaded
 
 pytestmark = pytest.mark.core
 
-K = 3
 
-
-def draft_of(kind: type[AscendDraft] = AscendDraft, **proposer: Any) -> Any:
-    """A draft of a proposer with these attributes."""
-    draft = object.__new__(kind)
-    draft._proposer = SimpleNamespace(**proposer)
-    return draft
+def draft_of(model: Any, kind: type[AscendDraft] = AscendDraft, **given: Any) -> Any:
+    """A draft with this model, and with what is given of its facts."""
+    passes: Any = given.pop("passes", None)
+    return kind(loaded(model, given.pop("buffers", None), **given), passes)
 
 
 @pytest.mark.parametrize(("method", "joins"), [("eagle3", True), ("eagle", False), ("mtp", False)])
 def test_heads_of_eagle3_alone_join_hidden_states(method: str, joins: bool) -> None:
     model = SimpleNamespace(combine_hidden_states=lambda states: states[:, :2] + 10)
     states = torch.arange(12.0).view(3, 4)
-    found = draft_of(method=method, model=model).combine(states)
+    found = draft_of(model, method=method).combine(states)
     assert found.tolist() == (states[:, :2] + 10 if joins else states).tolist()
 
 
@@ -47,7 +45,7 @@ def test_heads_of_eagle3_alone_join_hidden_states(method: str, joins: bool) -> N
 )
 def test_tokens_are_sampled_of_the_rows_that_are_asked_for(rows: Any, tokens: list[int]) -> None:
     model = SimpleNamespace(compute_logits=lambda states: states)
-    assert draft_of(model=model).sample(torch.eye(3), rows).tolist() == tokens
+    assert draft_of(model).sample(torch.eye(3), rows).tolist() == tokens
 
 
 def test_mask_tokens_stand_at_their_positions() -> None:
@@ -57,8 +55,8 @@ def test_mask_tokens_stand_at_their_positions() -> None:
         asked.append(given)
         return torch.zeros(2, 1)
 
-    draft = draft_of(mask_tokens.MaskTokensDraft, model=model)
-    draft.buffers = SimpleNamespace(token_ids=torch.arange(5, 9), positions=torch.arange(20, 24))
+    buffers = SimpleNamespace(token_ids=torch.arange(5, 9), positions=torch.arange(20, 24))
+    draft = draft_of(model, mask_tokens.MaskTokensDraft, buffers=buffers)
     draft.forward(2)
     (given,) = asked
     assert (given["input_ids"].tolist(), given["positions"].tolist()) == ([5, 6], [20, 21])
@@ -109,25 +107,32 @@ def test_decodes_of_mla_are_as_long_as_their_own_pass_says() -> None:
 def test_passes_have_rows_of_their_own_where_ranks_share_tokens_out(
     ranks: int, shares: bool, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drafts, "enable_sp", lambda _config: shares)
-    proposer = SimpleNamespace(runner=SimpleNamespace(dp_size=ranks), vllm_config=None)
-    assert drafts.PassesOfRunnerV1().fits_each_pass(proposer) is fits
+    monkeypatch.setattr(proposers, "enable_sp", lambda _config: shares)
+    config = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_size=ranks))
+    proposer = SimpleNamespace(runner=None, vllm_config=config)
+    assert PassesOfProposer(proposer).fits_each_pass is fits
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_one_rank_asks_no_other_how_many_rows_a_pass_has(ranks: int) -> None:
+    parallel = SimpleNamespace(data_parallel_size=ranks, pipeline_parallel_size=1)
+    config = SimpleNamespace(parallel_config=parallel)
+    passes = SimpleNamespace(share_rows=lambda rows: (rows + 3, torch.tensor([rows + 3] * 2)))
+    rows, across = draft_of(None, passes=passes, vllm_config=config).share_rows(6)
+    assert (rows, across is None) == ((6, True) if ranks == 1 else (9, False))
 
 
 def test_layers_of_a_draft_are_none_of_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
     every = {"layers.0": 1, "draft.1": 2, "draft.0": 3}
     monkeypatch.setattr(assemblies, "get_layers_from_vllm_config", lambda *_: every)
-    assembly: Any = object.__new__(Assembly)
-    assembly.proposer = SimpleNamespace(
-        vllm_config=None, _draft_attn_layer_names={"draft.0", "draft.1"}
-    )
-    assert list(assembly.layers().items()) == [("draft.1", 2), ("draft.0", 3)]
+    config: Any = None
+    found = layers_of(config, {"draft.0", "draft.1"})
+    assert list(found.items()) == [("draft.1", 2), ("draft.0", 3)]
 
 
 def test_a_draft_that_is_given_up_does_not_run() -> None:
     assembly: Any = object.__new__(Assembly)
-    runner = SimpleNamespace(_use_aclgraph=lambda: False)
-    assembly.proposer = SimpleNamespace(num_speculative_tokens=K, runner=runner)
+    assembly.facts = facts()
     assembly.graphs, assembly._publish = None, lambda: None
     assembly.proposal = SimpleNamespace(
         propose=lambda target, _tokens: torch.full((target.requests, K), 5),
@@ -154,7 +159,9 @@ def test_a_proposal_knows_which_tokens_were_rejected() -> None:
         "target_hidden_states": torch.zeros(5, 2),
         "num_rejected_tokens_gpu": torch.tensor([2, 0]),
     }
-    output = target_output(SimpleNamespace(supports_mm_inputs=False, uses_mrope=False), given)
+    buffers = SimpleNamespace(embeddings=None, rope_positions=None)
+    assembly = SimpleNamespace(draft=SimpleNamespace(buffers=buffers))
+    output = target_output(SimpleNamespace(assembly=assembly), given)
     assert output.num_rejected is not None
     assert output.num_rejected.tolist() == [2, 0]
     assert output.positions.tolist() == [5, 6, 7, 8, 5]
@@ -164,27 +171,20 @@ def test_a_proposal_knows_which_tokens_were_rejected() -> None:
 @pytest.mark.parametrize("longest", [(64, 32), (32, 64)])
 def test_limits_of_a_draft(parallel: bool, later: int, longest: tuple[int, int]) -> None:
     """Passes behind the first, and the shorter context of both models."""
-    proposer = SimpleNamespace(
-        parallel_drafting=parallel,
-        num_speculative_tokens=K,
-        max_batch_size=2,
-        input_ids=torch.zeros(16),
-        max_model_len=longest[0],
-        draft_model_config=SimpleNamespace(max_model_len=longest[1]),
-        extra_slots_per_request=1,
-        pass_hidden_states_to_model=False,
-        parallel_drafting_token_id=0,
-        runner=SimpleNamespace(),
-    )
-    sizes = Attention.sizes(proposer)
+    draft_model = SimpleNamespace(max_model_len=longest[1])
+    config = SimpleNamespace(speculative_config=SimpleNamespace(draft_model_config=draft_model))
+    sizes = Attention.sizes(facts(in_parallel=parallel, vllm_config=config), longest[0])
     assert (sizes.later_passes, sizes.max_model_len) == (later, 32)
 
 
 def test_a_draft_that_is_asked_to_run_eagerly_is_not_captured() -> None:
     compilation = SimpleNamespace(cudagraph_mode=CUDAGraphMode.FULL_DECODE_ONLY)
-    proposer = SimpleNamespace(runner=SimpleNamespace(compilation_config=compilation))
-    draft: Any = SimpleNamespace(runs_in_step=lambda: True, replays_in_step=lambda: False)
-    why = capture.why_not_captured(proposer, draft, [], enforce_eager=True, runs_along=False)
+    config = SimpleNamespace(compilation_config=compilation)
+    draft: Any = SimpleNamespace(
+        loaded=loaded(vllm_config=config, enforce_eager=True),
+        passes=SimpleNamespace(in_step=True, replays_in_step=lambda: False),
+    )
+    why = capture.why_not_captured(draft, [], hosts.module("drafting.host").HOST, runs_along=False)
     assert why == "speculative_config says enforce_eager"
 
 
@@ -203,12 +203,10 @@ def test_drafting_layers_have_this_ranks_positions_as_they_are(
         return 2 * states, 2 * positions
 
     def shares(method: str) -> Any:
-        draft = draft_of(
-            module.RankedDraft,
-            method=method,
-            is_multimodal_model=False,
-            maybe_pad_and_reduce=add_up,
+        proposer = SimpleNamespace(
+            method=method, is_multimodal_model=False, maybe_pad_and_reduce=add_up
         )
+        draft = draft_of(None, module.RankedDraft, passes=SimpleNamespace(proposer=proposer))
         return draft.share_of_rank(torch.ones(3, 1), torch.tensor([4, 5, 6]))
 
     states, positions = shares("mtp")

@@ -19,6 +19,7 @@ from mkv_ascend.drafting.draft import DraftBuffers, TargetOutput
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from mkv_ascend.drafting.planner import Planner
 from tests.support import hosts
+from tests.support.draft_facts import facts
 
 pytestmark = pytest.mark.core
 
@@ -87,6 +88,7 @@ def configured(method, layers=3, **sizes):
             draft_model_config=SimpleNamespace(
                 is_hybrid=False,
                 is_attention_free=False,
+                max_model_len=64,
                 hf_config=SimpleNamespace(num_nextn_predict_layers=layers),
                 hf_text_config=PretrainedConfig(),
             ),
@@ -118,12 +120,17 @@ def test_step3p5_keeps_the_groups_that_vllm_ascend_gives_it():
 
 
 def test_one_layer_of_step3p5_has_a_proposal_of_ours(monkeypatch):
-    monkeypatch.setattr(Step3p5LayerProposer, "__init__", lambda self, *args: None)
+    own = {name: value for name, value in vars(OfVllm).items() if not name.startswith("__")}
+
+    def make(self, config, *args):
+        vars(self).update(own, vllm_config=config)
+
+    monkeypatch.setattr(Step3p5LayerProposer, "__init__", make)
     config = configured("step3.5", layers=1)
     config.speculative_config.enforce_eager = True
     made = create_proposer("mtp", config, torch.device("cpu"), None, HOST)
     assert isinstance(made, Step3p5LayerProposer)
-    assert made.assembly.enforce_eager
+    assert made.assembly.facts.enforce_eager
 
 
 @pytest.mark.parametrize("method", ["draft_model", "eagle"])
@@ -163,16 +170,17 @@ def test_each_method_has_its_strategy(method, hybrid, strategy):
 class OfVllm:
     """A proposer as vLLM makes one for a draft model: it adds the sampled token to each row."""
 
+    method, device, uses_mrope = "draft_model", torch.device("cpu"), False
     parallel_drafting, parallel_drafting_token_id = False, 0
     num_speculative_tokens, max_batch_size, max_model_len = 3, 4, 64
     extra_slots_per_request = net_num_new_slots_per_request = 1
-    pass_hidden_states_to_model = False
-    draft_model_config = SimpleNamespace(max_model_len=64)
-    input_ids = torch.zeros(32)
-    runner = None
+    pass_hidden_states_to_model = _share_mtp_indices = False
+    input_ids = positions = token_indices_to_sample = torch.zeros(32)
+    hidden_states = None
+    runner = SimpleNamespace(use_compress=False)
 
-    def __init__(self, *args):
-        pass
+    def __init__(self, config, *args):
+        self.vllm_config = config
 
 
 def test_heads_that_read_the_targets_keys_stay_at_one_position():
@@ -180,7 +188,8 @@ def test_heads_that_read_the_targets_keys_stay_at_one_position():
     config.speculative_config.use_gemma4_mtp = lambda: True
     strategy = strategy_of("mtp", config)
     assert strategy is TargetKeys
-    plan = DraftPlan(strategy.sizes(OfVllm()), [torch.zeros(4, 8, dtype=torch.int32)], [8])
+    sizes = strategy.sizes(facts(vllm_config=config), 64)
+    plan = DraftPlan(sizes, [torch.zeros(4, 8, dtype=torch.int32)], [8])
     plan.next_positions[:2] = torch.tensor([8, 21])  # of the last tokens of the first pass
     assert plan.plan_later(2, 2).all_positions.tolist() == [[8, 21]] * 2
 
@@ -193,7 +202,8 @@ def test_rows_that_graphs_are_captured_for_are_those_of_the_first_pass(monkeypat
     config.speculative_config.enforce_eager = True
     config.speculative_config.draft_model_config.is_hybrid = recurrent
     made = create_proposer("draft_model", config, torch.device("cpu"), None, HOST)
-    rows = made.assembly.kind.sizes(made).first_pass_rows(10, 2)
+    sizes = made.assembly.kind.sizes(made.assembly.facts, 64)
+    rows = sizes.first_pass_rows(10, 2)
     assert rows == 10 + 2 * made.net_num_new_slots_per_request
 
 
@@ -205,26 +215,27 @@ def test_prefill_context_parallelism_with_dflash_is_refused():
     assert proposer_class("dflash", shared, kept) is DflashProposer
 
 
-def a_proposer(splits_vocabulary, **own):
-    host = SimpleNamespace(splits_vocabulary=lambda: splits_vocabulary)
-    return SimpleNamespace(vllm_config=None, draft_host=host, **own)
-
-
 def test_passes_are_vllm_ascends_own_where_ranks_split_the_vocabulary(monkeypatch):
     """Its loop samples over the ranks. A dummy run is one of our passes otherwise."""
     given = {"num_input_tokens": 7, "batch_size": 2, "token_indices_to_sample": "rows"}
-    ours = []
-    monkeypatch.setattr(_proposers, "run_dummy_passes", lambda *args: ours.append(args))
+    ours, whole = [], torch.zeros(1)
+
+    def run_dummy_passes(*args):
+        ours.append(args)
+        return whole
+
+    proposer = SimpleNamespace(assembly=SimpleNamespace(run_dummy_passes=run_dummy_passes))
     monkeypatch.setattr(
         _proposers,
         "stock",
         lambda proposer: SimpleNamespace(_run_merged_draft=lambda **given: ("stock", given)),
     )
-    split, whole = a_proposer(splits_vocabulary=True), a_proposer(splits_vocabulary=False)
-    assert _proposers._run_merged_draft(split, **given) == ("stock", given)
+    monkeypatch.setattr(_proposers, "lmhead_tp_enable", lambda: True)
+    assert _proposers._run_merged_draft(proposer, **given) == ("stock", given)
     assert ours == []
-    _proposers._run_merged_draft(whole, **given)
-    assert ours == [(whole, 7, 2, "rows")]
+    monkeypatch.setattr(_proposers, "lmhead_tp_enable", lambda: False)
+    assert _proposers._run_merged_draft(proposer, **given) is whole
+    assert ours == [(7, 2, "rows")]
 
 
 @pytest.mark.parametrize(
@@ -280,15 +291,16 @@ def test_the_host_is_told_to_draft_eagerly_while_its_proposer_is_made(monkeypatc
     config.speculative_config.enforce_eager = asked
     told = []
 
-    class Proposer:
+    class Proposer(OfVllm):
         def __init__(self, config, device, runner):
+            super().__init__(config)
             told.append(config.speculative_config.enforce_eager)
 
     monkeypatch.setitem(PROPOSERS, "draft_model", Proposer)
     made = create_proposer("draft_model", config, torch.device("cpu"), None, HOST)
     assert told == [True]
     assert config.speculative_config.enforce_eager is asked
-    assert made.assembly.enforce_eager == bool(asked)
+    assert made.assembly.facts.enforce_eager == bool(asked)
 
 
 def test_the_token_after_a_chunk_is_the_prompts_next_one():
@@ -376,6 +388,21 @@ def test_a_prefill_reads_caches_where_layers_have_no_keys(reads_caches):
     assert read == reads_caches
 
 
+def proposer_of_text():
+    """One whose draft takes no images; its assembly takes any model."""
+    draft = SimpleNamespace(loaded=SimpleNamespace(layers={}))
+    assembly = SimpleNamespace(draft=draft, facts=None, model_loaded=lambda *_: None)
+    host = SimpleNamespace(draft_class=lambda facts: None)
+    return SimpleNamespace(
+        assembly=assembly,
+        draft_host=host,
+        supports_mm_inputs=False,
+        model=None,
+        _create_draft_vllm_config=lambda: None,
+        _draft_attn_layer_names=(),
+    )
+
+
 class MultiModal:
     """A target whose configuration names its image token as newer ones do."""
 
@@ -396,9 +423,7 @@ def test_a_target_that_names_its_image_token_otherwise_gets_a_draft(monkeypatch)
     seen, target = [], MultiModal()
     stock = SimpleNamespace(load_model=lambda model: seen.append(model.config.image_token_index))
     monkeypatch.setattr(_proposers, "stock", lambda proposer: stock)
-    monkeypatch.setattr(_proposers, "takes_images", lambda proposer: False)
-    assembly = SimpleNamespace(model_loaded=lambda: None)
-    _proposers.load_model(SimpleNamespace(assembly=assembly), target)
+    _proposers.load_model(proposer_of_text(), target)
     assert seen == [7]
     assert vars(target.config) == {"image_token_id": 7}
 
@@ -406,7 +431,5 @@ def test_a_target_that_names_its_image_token_otherwise_gets_a_draft(monkeypatch)
 def test_a_target_of_language_alone_is_asked_for_nothing(monkeypatch):
     seen, target = [], torch.nn.Module()
     monkeypatch.setattr(_proposers, "stock", lambda _: SimpleNamespace(load_model=seen.append))
-    monkeypatch.setattr(_proposers, "takes_images", lambda proposer: False)
-    assembly = SimpleNamespace(model_loaded=lambda: None)
-    _proposers.load_model(SimpleNamespace(assembly=assembly), target)
+    _proposers.load_model(proposer_of_text(), target)
     assert seen == [target]

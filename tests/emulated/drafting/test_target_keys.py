@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,9 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.adapters.common.attention.records import WINDOW
-from mkv_ascend.adapters.common.drafting.target_parts import read_keys_of_the_target
+from mkv_ascend.adapters.common.drafting.strategies import TargetKeys
 from tests.support import hosts
+from tests.support.draft_facts import loaded
 
 pytestmark = pytest.mark.core
 
@@ -53,8 +55,7 @@ def wired(target: dict[str, Layer], draft: dict[str, Layer]) -> dict[str, str | 
         compilation_config=SimpleNamespace(static_forward_context={**target, **draft})
     )
     host = SimpleNamespace(run_without_keys=lambda _, layers: told.extend(layers))
-    proposer = SimpleNamespace(vllm_config=config, draft_host=host, model=None)
-    read_keys_of_the_target(proposer, draft)
+    TargetKeys.layers_made(replace(loaded(vllm_config=config), layers=draft), host)
     assert told == list(draft.values())
     return {name: layer.kv_sharing_target_layer_name for name, layer in draft.items()}
 

@@ -18,6 +18,7 @@ from vllm_ascend.attention.mla_v1 import AscendMLAImpl
 from vllm_ascend.compilation import acl_graph
 
 from tests.support import hosts
+from tests.support.draft_facts import facts, loaded
 
 pytestmark = pytest.mark.core
 
@@ -258,24 +259,15 @@ def test_a_capture_costs_what_it_keeps():
     assert str(replace(meter.total, seconds=0.26)) == "3 in 0.3 s, 32.00 MiB"
 
 
-def head(method, mode, largest):
+def head(method, mode, largest, eagerly):
     """A head of K = 3 for up to 8 requests; its draft joins states of 24 numbers."""
     config = SimpleNamespace(cudagraph_mode=CUDAGraphMode[mode], max_cudagraph_capture_size=largest)
-    states = torch.ones(1, 8, dtype=torch.float16)
-    return SimpleNamespace(
-        runner=SimpleNamespace(compilation_config=config),
-        model=SimpleNamespace(model=SimpleNamespace(fc=SimpleNamespace(input_size=24))),
+    return facts(
+        vllm_config=SimpleNamespace(compilation_config=config),
         method=method,
-        parallel_drafting=False,
-        uses_mrope=False,
-        pass_hidden_states_to_model=True,
-        max_batch_size=8,
-        num_speculative_tokens=3,
-        input_ids=None,
-        positions=None,
-        token_indices_to_sample=None,
-        hidden_states=states,
-        parallel_drafting_hidden_state_tensor=None,
+        max_requests=8,
+        takes_states=True,
+        enforce_eager=eagerly,
     )
 
 
@@ -293,7 +285,10 @@ def test_states_to_join_have_their_buffer_when_the_draft_is_loaded(
     method, mode, largest, eagerly, shape
 ):
     """Memory taken then is left out of the KV cache."""
-    buffer = draft.buffers_of(head(method, mode, largest), eagerly).joined_states
+    model = SimpleNamespace(model=SimpleNamespace(fc=SimpleNamespace(input_size=24)))
+    inputs = SimpleNamespace(hidden_states=torch.ones(1, 8, dtype=torch.float16))
+    head_of_draft = head(method, mode, largest, eagerly)
+    buffer = draft.buffer_of_joined_states(head_of_draft, model, inputs)
     assert (None if buffer is None else tuple(buffer.shape)) == shape
     assert buffer is None or buffer.dtype == torch.float16
 
@@ -304,9 +299,9 @@ def test_graphs_of_a_draft_are_updated_on_one_stream_in_their_own_context(monkey
     monkeypatch.setattr(
         torch.npu, "current_stream", lambda: SimpleNamespace(wait_event=calls.append)
     )
-    runner = SimpleNamespace(draft_token_ids_event="copied drafts")
-    proposer = SimpleNamespace(runner=runner, vllm_config="config")
-    capturer = capture.AscendCapturer(proposer, None, {}, HOST)
+    passes = SimpleNamespace(copied_drafts=lambda: "copied drafts")
+    of_draft = SimpleNamespace(loaded=loaded(vllm_config="config"), passes=passes)
+    capturer = capture.AscendCapturer(of_draft, {}, HOST)
     capturer.wait_for_copied_drafts()
     assert calls == ["copied drafts"]
 

@@ -34,16 +34,15 @@ from vllm_ascend.worker.model_runner_v1 import NPUModelRunner
 
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
 from tests.support import hosts
+from tests.support.draft_facts import facts
 
 pytestmark = pytest.mark.host("0.23")
 
-_assembly = hosts.module("drafting.assembly")
-Assembly = _assembly.Assembly
-target_output = _assembly.target_output
+Assembly = hosts.module("drafting.assembly").Assembly
+_proposers = hosts.module("drafting.proposers")
 HOST = hosts.module("drafting.host").HOST
-buffers_of = hosts.module("drafting.draft").buffers_of
 Attention = hosts.module("drafting.strategies").Attention
-DraftModelProposer = hosts.module("drafting.proposers").DraftModelProposer
+DraftModelProposer = _proposers.DraftModelProposer
 
 DEVICE = torch.device("npu:0")
 K = 3
@@ -217,7 +216,9 @@ def our_slots(common: AscendCommonAttentionMetadata) -> list[int]:
     sizes = Sizes(K - 1, MOST_REQUESTS, MOST_TOKENS, MAX_MODEL_LEN)
     plan = DraftPlan(sizes, [common.block_table_tensor], [BLOCK])
     given = {**first_pass(common), "target_hidden_states": None, "common_attn_metadata": common}
-    rows = plan.expand(target_output(ours, given), buffers_of(ours, enforce_eager=True))
+    buffers = _proposers.buffers_of(ours)
+    ours.assembly = SimpleNamespace(draft=SimpleNamespace(buffers=buffers))
+    rows = plan.expand(_proposers.target_output(ours, given), buffers)
     return plan.first_slots[0, :rows].tolist()
 
 
@@ -322,7 +323,7 @@ def test_stock_drafts_for_more_requests_than_there_may_be() -> None:
     # As create_proposer makes it: graphs are not the wrapper's.
     ours.use_cuda_graph = False
     ours.draft_host = HOST
-    ours.assembly = Assembly(ours, Attention, HOST, enforce_eager=False)
+    ours.assembly = Assembly(facts(max_requests=MOST_REQUESTS), Attention, HOST, None, None)
     ours.assembly.graphs = SimpleNamespace(
         shape=lambda requests, *counts: (requests, *counts),
         capture=captured.append,

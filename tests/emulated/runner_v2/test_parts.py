@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support import hosts
+from tests.support.draft_facts import loaded
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
 
@@ -18,7 +19,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec  # noqa: E40
 from vllm.v1.worker.gpu import model_runner  # noqa: E402
 from vllm.v1.worker.utils import AttentionGroup  # noqa: E402
 
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting import draft as drafts  # noqa: E402
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting import speculator as drafts  # noqa: E402
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting import target_output  # noqa: E402
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.loading import (  # noqa: E402
     with_kinds_of_all_layers,
@@ -32,6 +33,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.recurrent import tokens_on_
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.planned_caches import without_layers  # noqa: E402
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.worker import AdaptersOfRows  # noqa: E402
 from mkv_ascend.drafting.counts import DraftCounts  # noqa: E402
+from mkv_ascend.drafting.draft import DraftBuffers  # noqa: E402
 from mkv_ascend.drafting.lost_states import Chunk  # noqa: E402
 
 pytestmark = pytest.mark.core
@@ -157,7 +159,7 @@ def sync_of(requests, each, *, eager=False):
     ],
 )
 def test_ranks_replay_what_all_of_them_verify(sync, agreed):
-    speculator = SimpleNamespace(dp_sync=sync, num_speculative_tokens=K)
+    speculator = SimpleNamespace(dp_sync=sync, num_speculative_steps=K)
     assert MkvSpeculator._agreed_requests(speculator) == agreed
 
 
@@ -174,19 +176,19 @@ def test_ranks_with_experts_run_as_many_rows_as_any_of_them(
     ranks, experts, agreed, expected, monkeypatch
 ):
     monkeypatch.setattr(drafts, "is_drafter_moe_model", lambda _: experts)
-    proposer = SimpleNamespace(
-        dp_size=ranks,
-        dp_sync=object() if agreed else None,
-        vllm_config=None,
-        most_rows_of_a_rank=lambda: 9,
-        draft_counts=None,
-    )
-    rows, across = drafts.PASSES.share_rows(proposer, 6)
+    monkeypatch.setattr(MkvSpeculator, "most_rows_of_a_rank", lambda _: 9)
+    parallel = SimpleNamespace(data_parallel_size=ranks, pipeline_parallel_size=1)
+    speculator = object.__new__(MkvSpeculator)
+    speculator.dp_size, speculator.dp_sync = ranks, object() if agreed else None
+    speculator.vllm_config = SimpleNamespace(parallel_config=parallel)
+    speculator.draft_counts = None
+    draft = drafts.SpeculatorDraft(loaded(vllm_config=speculator.vllm_config), speculator)
+    rows, across = draft.share_rows(6)
     assert (rows, None if across is None else across.tolist()) == expected
-    assert drafts.PASSES.replays_in_step(proposer) is (ranks > 1 and experts)
+    assert speculator.replays_in_step() is (ranks > 1 and experts)
     # Each rank takes K from the number of its own requests.
-    proposer.draft_counts = DraftCounts([K])
-    assert not drafts.PASSES.replays_in_step(proposer)
+    speculator.draft_counts = DraftCounts([K])
+    assert not speculator.replays_in_step()
 
 
 @pytest.fixture
@@ -245,12 +247,9 @@ def test_drawn_tokens_have_seeds_and_positions_of_their_own_pass(axes, monkeypat
         return torch.zeros(len(states), dtype=torch.int64)
 
     monkeypatch.setattr(drafts, "send_tokens_to_experts", lambda: None)
-    draft = object.__new__(drafts.SpeculatorDraft)
-    draft.buffers = SimpleNamespace(token_ids=torch.zeros(5), positions=torch.arange(20, 25))
-    draft._embeds = draft._takes_states = False
-    draft._proposer = SimpleNamespace(
-        model=lambda **_: states,
-        _get_positions=lambda rows: draft.buffers.positions[:rows],
+    inputs = {"token_ids": torch.zeros(5), "positions": torch.arange(20, 25)}
+    buffers = DraftBuffers(**inputs, sample_rows=None)
+    speculator = SimpleNamespace(
         samples=True,
         sample_draft=sample,
         idx_mapping=torch.tensor([6, 4, 5]),
@@ -259,6 +258,7 @@ def test_drawn_tokens_have_seeds_and_positions_of_their_own_pass(axes, monkeypat
         draft_steps=torch.arange(K),
         draft_logits=None,
     )
+    draft = drafts.SpeculatorDraft(loaded(lambda **_: states, buffers), speculator)
     for _ in range(2):
         asked.clear()
         assert draft.forward(5).last is states

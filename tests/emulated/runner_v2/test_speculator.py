@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support import hosts
+from tests.support.draft_facts import facts
 
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
 
@@ -96,6 +97,6 @@ def test_rows_of_all_ranks_stay_within_what_a_traced_draft_takes(tokens, most):
     """One rank has the most tokens and another the most requests; vLLM traces up to 64 rows."""
     sync = SimpleNamespace(num_reqs=8, num_tokens_across_dp=torch.tensor(tokens))
     speculator = SimpleNamespace(
-        dp_sync=sync, method="draft_model", net_num_new_slots_per_request=1, max_num_tokens=64
+        dp_sync=sync, method="draft_model", facts=facts(), max_num_tokens=64
     )
     assert MkvSpeculator.most_rows_of_a_rank(speculator) == most

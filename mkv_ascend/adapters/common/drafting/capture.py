@@ -104,30 +104,27 @@ class AscendGraph:
 
 
 class AscendCapturer:
-    """``Capturer`` of one proposer's draft.
+    """``Capturer`` of one draft.
 
     Args:
-        proposer: vllm-ascend's proposer.
-        draft: its draft.
+        draft: the draft.
         layers: its attention layers by name, in the order of execution.
         host: makes graphs, and says how their launches are updated.
 
     ``cost``: the cost of all captures so far.
     """
 
-    def __init__(
-        self, proposer: Any, draft: AscendDraft, layers: dict[str, Any], host: DraftHost
-    ) -> None:
+    def __init__(self, draft: AscendDraft, layers: dict[str, Any], host: DraftHost) -> None:
         self.cost = CaptureMeter()
-        self._host = host
-        self._proposer, self._draft, self._layers = proposer, draft, layers
+        self._host, self._draft, self._layers = host, draft, layers
+        self._copied = draft.passes.copied_drafts()
         self._stream = torch_npu.npu.Stream()
 
     def measuring(self) -> AbstractContextManager[None]:
         return self.cost.one_graph()
 
     def capture(self, passes: Passes, run: Callable[[], None]) -> AscendGraph:
-        table = CapturedGraphParams(compares=not self._draft.shares_sequences())
+        table = CapturedGraphParams(compares=self._draft.loaded.facts.shares is None)
         graph = self._host.new_graph()
         capture = torch_npu.npu.graph(graph, pool=current_platform.get_global_graph_pool())
         # The graph includes entering the context: it sets the mask of live rows for experts.
@@ -162,7 +159,7 @@ class AscendCapturer:
         self, updates: LaunchUpdates, context: ForwardContext, lengths: Sequence[list[int]]
     ) -> None:
         """Update a graph's launches, on the stream that all graphs share."""
-        updates.run(self._stream, context, self._proposer.vllm_config, lengths)
+        updates.run(self._stream, context, self._draft.loaded.facts.vllm_config, lengths)
 
     def wait_for_replay(self) -> None:
         torch_npu.npu.current_stream().synchronize()
@@ -172,40 +169,35 @@ class AscendCapturer:
 
         The runner copies them on a separate stream, if the scheduler asks for them.
         """
-        copied = self._proposer.runner.draft_token_ids_event
-        if copied is not None:
-            torch_npu.npu.current_stream().wait_event(copied)
+        if self._copied is not None:
+            torch_npu.npu.current_stream().wait_event(self._copied)
 
 
 def why_not_captured(
-    proposer: Any,
-    draft: AscendDraft,
-    backends: Sequence[Backend],
-    *,
-    enforce_eager: bool,
-    runs_along: bool,
+    draft: AscendDraft, backends: Sequence[Backend], host: DraftHost, *, runs_along: bool
 ) -> str | None:
     """Why a draft's passes are not captured; None if they are.
 
     Args:
         backends: of its groups of layers.
+        host: where it runs.
         runs_along: whether a rank without requests can replay a graph of padding.
     """
-    runner = proposer.runner
-    if not runner.compilation_config.cudagraph_mode.has_full_cudagraphs():
+    facts, passes = draft.loaded.facts, draft.passes
+    if not facts.vllm_config.compilation_config.cudagraph_mode.has_full_cudagraphs():
         return "the target has no full graphs"
-    if enforce_eager:
+    if facts.enforce_eager:
         return "speculative_config says enforce_eager"
-    in_step = draft.runs_in_step() and not (runs_along and draft.replays_in_step())
+    in_step = passes.in_step and not (runs_along and passes.replays_in_step())
     if in_step:
         return "its passes are one with those of other ranks"
-    if draft.shares_sequences() and not proposer.draft_host.captures_shares:
+    if facts.shares is not None and not host.captures_shares:
         return SHARED_SEQUENCES
-    queries = proposer.num_speculative_tokens + 1 + proposer.net_num_new_slots_per_request
+    queries = facts.num_speculative_tokens + 1 + facts.new_rows
     for backend in backends:
         reason = backend.why_not_captured(queries)
         if reason is not None:
             return reason
-    if proposer.parallel_drafting and not all(one.reads_host_lengths for one in backends):
+    if facts.in_parallel and not all(one.reads_host_lengths for one in backends):
         return "with parallel drafting its lengths are on the host"
     return None

@@ -7,17 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from vllm_ascend.utils import lmhead_tp_enable
-
 from mkv_ascend.adapters.common.backends.port import Backend
 from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends, backend_of
-from mkv_ascend.adapters.common.drafting.draft import AscendDraft, PassesOfRunnerV1
-from mkv_ascend.adapters.common.drafting.kinds_of_drafts import (
-    is_replicated,
-    is_sparse,
-    keeps_all_indexer_keys,
-)
-from mkv_ascend.drafting.context_shares import ContextShares
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft
+from mkv_ascend.adapters.common.drafting.kinds_of_drafts import is_sparse
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,6 +18,7 @@ if TYPE_CHECKING:
 
     from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, Layers
     from mkv_ascend.adapters.common.drafting.strategies import HostStrategy
+    from mkv_ascend.adapters.port import DraftFacts
 
 
 class LaunchUpdates(Protocol):
@@ -56,15 +50,12 @@ class OwnMethod(NamedTuple):
 class DraftHost:
     """The parts of drafting that one host does in its own way.
 
-    ``draft``: the class of drafts, except those of mask tokens. ``passes``: in what passes run.
     ``own_methods``: methods that we serve on this host alone, by vLLM's names. ``names_experts``:
     whether the check of a draft's configuration asks for ranks of the target's experts.
     ``captures_shares``: whether graphs hold a draft's passes where ranks share each sequence's
     keys. ``backends``: of all layers.
     """
 
-    draft: type[AscendDraft] = AscendDraft
-    passes = PassesOfRunnerV1()
     own_methods: ClassVar[Mapping[str, OwnMethod]] = {}
     names_experts = False
     captures_shares = True
@@ -83,19 +74,9 @@ class DraftHost:
         alone = config.parallel_config.prefill_context_parallel_size == 1
         return alone and not is_sparse(draft.hf_text_config)
 
-    def shares_of(self, runner: Any) -> ContextShares | None:
-        """How ranks share each sequence's keys; None if each rank keeps all of them."""
-        config, parallel = runner.vllm_config, runner.vllm_config.parallel_config
-        if parallel.decode_context_parallel_size == 1 or is_replicated(config):
-            return None
-        if keeps_all_indexer_keys(config):
-            return None
-        interleave = parallel.cp_kv_cache_interleave_size
-        return ContextShares(runner.dcp_size, runner.dcp_rank, interleave)
-
-    def splits_vocabulary(self) -> bool:
-        """Whether other ranks split the vocabulary of sampling."""
-        return bool(lmhead_tp_enable())
+    def draft_class(self, facts: DraftFacts) -> type[AscendDraft]:
+        """Of drafts in model runner V1, except those of mask tokens."""
+        return AscendDraft
 
     def building(self) -> AbstractContextManager[Callable[[nn.Module], None]]:
         """Keep the target's process-wide state while a draft is built.

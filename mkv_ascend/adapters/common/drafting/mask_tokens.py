@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm_ascend.ascend_forward_context import set_ascend_forward_context
 
 from mkv_ascend.adapters.common.attention.backends import has_windows_of_drafts
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.drafting.draft import DraftBuffers, DraftGroups, HiddenStates
+from mkv_ascend.adapters.port import LoadedDraft
+from mkv_ascend.drafting.draft import DraftGroups, HiddenStates
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class MaskTokensDraft(AscendDraft):
     """``ContextDraft``: vLLM's model of method dflash."""
 
     def combine(self, states: torch.Tensor) -> torch.Tensor:
-        combined: torch.Tensor = self._proposer.model.combine_hidden_states(states)
+        combined: torch.Tensor = self.model.combine_hidden_states(states)
         return combined
 
     def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
         """See ``Draft``; there is one pass."""
-        states = self._proposer.model(
+        states = self.model(
             input_ids=self.buffers.token_ids[:rows],
             positions=self.buffers.positions[:rows],
             inputs_embeds=None,
@@ -66,11 +66,11 @@ class MaskTokensDraft(AscendDraft):
     def write_context(
         self, states: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor
     ) -> None:
-        self._proposer.model.precompute_and_store_context_kv(states, positions, slots)
+        self.model.precompute_and_store_context_kv(states, positions, slots)
 
     def bind_layers(self) -> None:
         """Let each layer take the slots of its own KV group, once the groups are known."""
-        inner = self._proposer.model.model
+        inner = self.model.model
         if not hasattr(inner, "_num_attn_layers"):
             inner._build_fused_kv_buffers()
         inner._attn_layers = [
@@ -79,43 +79,18 @@ class MaskTokensDraft(AscendDraft):
         ]
 
 
-def mask_tokens_buffers(proposer: Any) -> DraftBuffers:
-    """The buffers of the draft window, and of the context of a graph."""
-    rows = proposer.max_query_tokens
-    return DraftBuffers(
-        token_ids=torch.zeros(rows, dtype=torch.int32, device=proposer.device),
-        positions=proposer.positions,
-        sample_rows=proposer.token_indices_to_sample,
-        hidden_states=proposer._dflash_hidden_states,
-    )
-
-
-@torch.inference_mode()
-def run_dummy(proposer: Any, num_tokens: int, *, is_profile: bool) -> None:
-    """Run the draft for the profile or together with other ranks; no cache is written."""
-    rows = min(num_tokens, proposer.max_query_tokens)
-    rows, across_ranks, _mode = proposer.runner._sync_metadata_across_dp(rows, is_draft_model=True)
-    with set_ascend_forward_context(
-        None,
-        proposer.vllm_config,
-        num_tokens=rows,
-        num_tokens_across_dp=across_ranks,
-        num_actual_tokens=rows,
-        in_profile_run=is_profile,
-        is_draft_model=True,
-    ):
-        run_dummy_pass(proposer, rows, is_profile=is_profile)
-
-
-def run_dummy_pass(proposer: Any, rows: int, *, is_profile: bool) -> None:
+def run_dummy_pass(loaded: LoadedDraft, rows: int, *, is_profile: bool) -> None:
     """The draft's only pass, in a forward context; a profile computes keys of a context, too."""
+    model: Any = loaded.model
+    buffers = loaded.buffers
     if is_profile:
-        proposer.model.precompute_and_store_context_kv(
-            proposer._dflash_hidden_states, proposer._context_positions_buffer
-        )
-    proposer.model(
-        input_ids=proposer.input_ids.new_zeros(rows),
-        positions=proposer.positions[:rows],
+        states = buffers.hidden_states
+        assert states is not None, "they hold a context"
+        positions = buffers.positions.new_zeros(states.shape[0])
+        model.precompute_and_store_context_kv(states, positions)
+    model(
+        input_ids=buffers.token_ids.new_zeros(rows),
+        positions=buffers.positions[:rows],
         inputs_embeds=None,
     )
 

@@ -15,24 +15,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.config import get_layers_from_vllm_config
 from vllm.config.compilation import CUDAGraphMode
+from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.mamba.abstract import MambaBase
+from vllm_ascend.ascend_forward_context import set_ascend_forward_context
 from vllm_ascend.ops.rotary_embedding import set_cos_and_sin
 from vllm_ascend.spec_decode import get_spec_decode_method
 from vllm_ascend.spec_decode.dflash_proposer import AscendDflashProposer
 from vllm_ascend.spec_decode.draft_proposer import AscendDraftModelProposer
 from vllm_ascend.spec_decode.eagle_proposer import AscendEagleProposer
 from vllm_ascend.spec_decode.step3p5 import AscendStep3p5MTPProposer
+from vllm_ascend.utils import enable_sp, is_drafter_moe_model, lmhead_tp_enable
 
 from mkv_ascend.adapters.common import giving_up, pipeline, weights
 from mkv_ascend.adapters.common.attention.building import TARGET, ModelBeingBuilt, building
 from mkv_ascend.adapters.common.attention.derived import derive, stock
 from mkv_ascend.adapters.common.attention.rope_tables import RopeTables
 from mkv_ascend.adapters.common.drafting import records
-from mkv_ascend.adapters.common.drafting.assembly import (
-    Assembly,
-    run_dummy_passes,
-    target_output,
-)
+from mkv_ascend.adapters.common.drafting.assembly import Assembly, context_shares, rope_positions
 from mkv_ascend.adapters.common.drafting.draft import takes_images
 from mkv_ascend.adapters.common.drafting.draft_building import (
     leave_out_padding,
@@ -47,7 +46,7 @@ from mkv_ascend.adapters.common.drafting.draft_config import (
 )
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.kinds_of_drafts import has_recurrent_layers, is_replicated
-from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy
+from mkv_ascend.adapters.common.drafting.mask_tokens import run_dummy_pass
 from mkv_ascend.adapters.common.drafting.next_tokens import (
     batch_up_to_the_chunk,
     prepare_next_token_ids_cpu,
@@ -55,7 +54,6 @@ from mkv_ascend.adapters.common.drafting.next_tokens import (
 )
 from mkv_ascend.adapters.common.drafting.strategies import (
     Attention,
-    BlockTables,
     HostStrategy,
     MaskTokens,
     Recurrent,
@@ -64,6 +62,9 @@ from mkv_ascend.adapters.common.drafting.strategies import (
 )
 from mkv_ascend.adapters.common.drafting.target_parts import TARGET_PARTS, named_parts
 from mkv_ascend.adapters.patching import replaced
+from mkv_ascend.adapters.port import BlockTables, DraftFacts
+from mkv_ascend.drafting.draft import Draft, DraftBuffers, Metadata, PassBatch, TargetOutput
+from mkv_ascend.drafting.passes import Passes, run_passes
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _get_model(self: Any) -> nn.Module:
     built(model)
     leave_out_padding(model, config.model_config)
     if has_recurrent_layers(self.vllm_config):
-        use_draft_recurrent_specs(self, recurrent)
+        use_draft_recurrent_specs(self.vllm_config, self._create_draft_vllm_config(), recurrent)
     return model
 
 
@@ -140,8 +141,17 @@ def load_draft(self: Any, model: Any) -> None:
 def load_model(self: Any, model: Any) -> None:
     """Load the draft, and list its layers in the order of execution."""
     load_draft(self, model)
-    self.supports_mm_inputs = takes_images(self)
-    self.assembly.model_loaded()
+    assembly = self.assembly
+    takes = self.supports_mm_inputs and takes_images(assembly.facts, self.model)
+    self.supports_mm_inputs = takes
+    assembly.model_loaded(
+        self.model,
+        self._create_draft_vllm_config(),
+        self._draft_attn_layer_names,
+        self.inputs_embeds if takes else None,
+        self.draft_host.draft_class(assembly.facts),
+    )
+    self.attn_layer_names = list(assembly.draft.loaded.layers)
 
 
 def _maybe_share_topk_indices(self: Any, _target: Any) -> None:
@@ -152,13 +162,196 @@ def initialize_attn_backend(self: Any, kv_cache_config: Any, *_: Any) -> None:
     """Sort the draft's layers into groups and build the proposal."""
     tables = self.runner.input_batch.block_table
     groups = range(len(kv_cache_config.kv_cache_groups))
-    self.assembly.bind(
+    self.draft_attn_groups = self.assembly.bind(
         kv_cache_config,
         BlockTables(
             [tables[kv_group].get_device_tensor() for kv_group in groups],
             [tables[kv_group].block_size for kv_group in groups],
         ),
     )
+    own = self.assembly.draft.groups
+    self.kv_cache_gid, self.block_size = own.kv_groups[0], own.block_sizes[0]
+    self.kernel_block_size = self.block_size
+
+
+def facts_of(proposer: Any, *, enforce_eager: bool) -> DraftFacts:
+    """What a proposer knows of its draft; ``enforce_eager``: the value that the user has set."""
+    return DraftFacts(
+        vllm_config=proposer.vllm_config,
+        method=proposer.method,
+        device=proposer.device,
+        num_speculative_tokens=proposer.num_speculative_tokens,
+        max_requests=proposer.max_batch_size,
+        max_tokens=proposer.input_ids.shape[0],
+        new_rows=proposer.net_num_new_slots_per_request,
+        takes_states=proposer.pass_hidden_states_to_model,
+        in_parallel=proposer.parallel_drafting,
+        mask_token_id=proposer.parallel_drafting_token_id,
+        sampled_per_request=proposer.extra_slots_per_request,
+        from_anchor=getattr(proposer, "sample_from_anchor", False),  # of method dspark
+        reuses_keys=proposer._share_mtp_indices,
+        # DeepSeek-V4's blocks alternately hold states in float32 and keys in bfloat16. On model
+        # runner V2 planned blocks are zeroed before they are used again, and vllm-ascend's own
+        # caches share no bytes.
+        writes_rejected=proposer.runner.use_compress,
+        enforce_eager=enforce_eager,
+        shares=context_shares(proposer.vllm_config),
+    )
+
+
+def buffers_of(proposer: Any) -> DraftBuffers:
+    """The inputs of its passes, except embeddings."""
+    takes_states, axes = proposer.pass_hidden_states_to_model, proposer.uses_mrope
+    # Without one where there are several axes, except in drafts of mask tokens.
+    has_positions = hasattr(proposer, "positions")
+    states = proposer.hidden_states if takes_states else None
+    return DraftBuffers(
+        token_ids=proposer.input_ids,
+        positions=proposer.positions if has_positions else torch.zeros_like(proposer.input_ids),
+        sample_rows=proposer.token_indices_to_sample,
+        rope_positions=proposer.mrope_positions if axes else None,
+        hidden_states=getattr(proposer, "_dflash_hidden_states", states),
+        masked_state=proposer.parallel_drafting_hidden_state_tensor if takes_states else None,
+    )
+
+
+class PassesOfProposer:
+    """``PassHost`` of model runner V1."""
+
+    def __init__(self, proposer: Any) -> None:
+        self.proposer, self.runner = proposer, proposer.runner
+        self._config: VllmConfig = proposer.vllm_config
+
+    @functools.cached_property
+    def in_step(self) -> bool:
+        return self._sends_to_experts or self._shares_rows_or_logits
+
+    @functools.cached_property
+    def fits_each_pass(self) -> bool:
+        """See ``PassHost``.
+
+        Ranks that share tokens out pad a pass to as many rows for each, which its context says.
+        Rows of no request would do the same, but attention leaves unwritten what it would write
+        for them, and experts of other ranks multiply that by 0: what is not a number reaches
+        requests. Ranks of data parallelism would have to agree on rows once more.
+        """
+        return not self._several and enable_sp(self._config)
+
+    @property
+    def _several(self) -> bool:
+        return bool(self._config.parallel_config.data_parallel_size > 1)
+
+    @property
+    def _sends_to_experts(self) -> bool:
+        """Without experts, a draft's pass is this rank's own."""
+        return self._several and is_drafter_moe_model(self._config)
+
+    @property
+    def _shares_rows_or_logits(self) -> bool:
+        splits = self._several and lmhead_tp_enable()
+        own = getattr(self.proposer, "enable_shared_expert_dp", False)  # of 0.23.0
+        return bool(splits or enable_sp(self._config) or own)
+
+    @property
+    def max_model_len(self) -> int:
+        length: int = self.proposer.max_model_len
+        return length
+
+    def replays_target(self) -> bool:
+        return bool(self.runner._use_aclgraph())
+
+    def replays_in_step(self) -> bool:
+        """See ``PassHost``.
+
+        The graph that they agree on for the target's pass tells it. In mode FULL that graph is one
+        for any batch of so many tokens.
+        """
+        tells: bool = self.runner.compilation_config.cudagraph_mode.separate_routine()
+        return tells and self._sends_to_experts and not self._shares_rows_or_logits
+
+    def copied_drafts(self) -> torch.Event | None:
+        copied: torch.Event | None = self.runner.draft_token_ids_event
+        return copied
+
+    def share_rows(self, rows: int) -> tuple[int, torch.Tensor | None]:
+        shared = self.runner._sync_metadata_across_dp(rows, is_draft_model=True)
+        input_rows, across_ranks, _mode = shared
+        return input_rows, across_ranks
+
+    @contextlib.contextmanager
+    def running(self, metadata: Metadata | None, batch: PassBatch) -> Iterator[None]:
+        runner = self.runner
+        heat = runner.eplb_heat_collection_status if runner.dynamic_eplb else False
+        with set_ascend_forward_context(
+            metadata,
+            self._config,
+            num_tokens=batch.input_rows,
+            num_tokens_across_dp=batch.rows_across_ranks,
+            num_actual_tokens=batch.rows,
+            is_draft_model=True,
+            eplb_heat_collection_status=heat,
+        ):
+            get_forward_context().moe_layer_index = 0
+            yield
+
+    @property
+    def run(self) -> Callable[[Draft, Passes], torch.Tensor]:
+        """See ``PassHost``; by vllm-ascend's own loop where ranks split the vocabulary."""
+        return self._run_own_loop if lmhead_tp_enable() else run_passes
+
+    def _run_own_loop(self, draft: Draft, passes: Passes) -> torch.Tensor:
+        """That loop takes the metadata of all passes beforehand."""
+        batch, embeddings = passes.batch, draft.buffers.embeddings
+        drafted: torch.Tensor = self.proposer._runnable(
+            num_input_tokens=batch.input_rows,
+            batch_size=batch.requests,
+            token_indices_to_sample=passes.sample_rows,
+            target_positions=None,
+            inputs_embeds=None if embeddings is None else embeddings[: batch.input_rows],
+            multi_steps_attn_metadata=[passes.first, *passes.later()],
+            num_tokens=batch.rows,
+        )
+        return drafted
+
+
+def target_output(proposer: Any, given: dict[str, Any]) -> TargetOutput:
+    """The output of the target's step, from the arguments of vllm-ascend's ``_propose``."""
+    common, next_token_ids = given["common_attn_metadata"], given["next_token_ids"]
+    token_ids, positions = given["target_token_ids"], given["target_positions"]
+    requests, buffers = next_token_ids.shape[0], proposer.assembly.draft.buffers
+    lengths = host_lengths(common)[:requests]
+    bounds = common.seq_lens_cpu_upper_bound
+    images = None
+    if buffers.embeddings is not None:
+        # A head's rows are the target's next tokens. vLLM's runner hands these over, and
+        # vllm-ascend's, which replaces it, does not.
+        scheduled = given["scheduler_output"]
+        images = proposer.runner._gather_mm_embeddings(scheduled, shift_computed_tokens=1)
+    return TargetOutput(
+        token_ids=token_ids,
+        # Slots and lengths follow positions in the sequence, and M-RoPE has others.
+        positions=common.positions[: token_ids.shape[0]] if positions.dim() > 1 else positions,
+        next_token_ids=next_token_ids,
+        hidden_states=given["target_hidden_states"],
+        num_rejected=given.get("num_rejected_tokens_gpu"),
+        query_start_loc=common.query_start_loc[: requests + 1],
+        query_start_loc_host=common.query_start_loc_cpu[: requests + 1],
+        host_lengths=lengths,
+        length_bounds=lengths if bounds is None else bounds[:requests],
+        longest_row=common.max_query_len,
+        rope_positions=rope_positions(buffers, positions),
+        multimodal=images,
+        common=common,
+    )
+
+
+def host_lengths(common: Any) -> torch.Tensor:
+    """Lengths of the target's pass on the host; vllm-ascend keeps them exact for its builders."""
+    lengths: torch.Tensor | None = common._seq_lens_cpu
+    if lengths is None:
+        lengths = common.seq_lens_cpu
+    assert lengths is not None, "vllm-ascend hands over lengths on the host in every mode"
+    return lengths
 
 
 def _propose(self: Any, **given: Any) -> torch.Tensor:
@@ -175,11 +368,29 @@ def requests_of_verify_step(graph: BatchDescriptor | None) -> int | None:
 
 def _run_merged_draft(self: Any, **given: Any) -> torch.Tensor:
     """Run a dummy run's passes, or a proposal's if other ranks split the vocabulary."""
-    if self.draft_host.splits_vocabulary():
+    if lmhead_tp_enable():
         drafted: torch.Tensor = stock(self)._run_merged_draft(**given)
         return drafted
     rows, requests = given["num_input_tokens"], given["batch_size"]
-    return run_dummy_passes(self, rows, requests, given["token_indices_to_sample"])
+    sampled = given["token_indices_to_sample"]
+    return self.assembly.run_dummy_passes(rows, requests, sampled)
+
+
+@torch.inference_mode()
+def run_dummy_window(self: Any, num_tokens: int, *, is_profile: bool) -> None:
+    """Run a draft of mask tokens for the profile or with other ranks; no cache is written."""
+    draft = self.assembly.draft
+    rows, across_ranks = draft.share_rows(min(num_tokens, draft.buffers.token_ids.shape[0]))
+    with set_ascend_forward_context(
+        None,
+        self.vllm_config,
+        num_tokens=rows,
+        num_tokens_across_dp=across_ranks,
+        num_actual_tokens=rows,
+        in_profile_run=is_profile,
+        is_draft_model=True,
+    ):
+        run_dummy_pass(draft.loaded, rows, is_profile=is_profile)
 
 
 def dummy_run(
@@ -199,7 +410,7 @@ def dummy_run(
         if self.assembly.run_along(agreed) is not None:
             return
     if issubclass(self.assembly.kind, MaskTokens):
-        run_dummy(self, num_tokens, is_profile=options.get("is_profile", False))
+        run_dummy_window(self, num_tokens, is_profile=options.get("is_profile", False))
     else:
         stock(self).dummy_run(
             num_tokens, *args, aclgraph_runtime_mode=aclgraph_runtime_mode, **options
@@ -370,11 +581,12 @@ def create_proposer(
     enforce_eager = bool(vllm_config.speculative_config.enforce_eager)
     with without_graphs_of_the_host(vllm_config.speculative_config):
         made = proposer(vllm_config, device, runner)
-    made.draft_host = host
-    made.assembly = Assembly(made, kind, host, enforce_eager=enforce_eager)
     if issubclass(kind, Recurrent):
         # Rows of the first pass are the target's: none more for what the target sampled.
         made.net_num_new_slots_per_request = 0
+    made.draft_host = host
+    facts, passes = facts_of(made, enforce_eager=enforce_eager), PassesOfProposer(made)
+    made.assembly = Assembly(facts, kind, host, passes, buffers_of(made))
     return made
 
 

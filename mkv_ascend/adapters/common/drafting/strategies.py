@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategies of drafting, with what each asks of a proposer of vllm-ascend before it drafts.
+"""The strategies of drafting, with what each asks of a draft before it drafts.
 
-A proposer's class and its strategy are chosen by the method (``proposers.py``).
+A draft's strategy is chosen by the method (``proposers.py``).
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from vllm.config import CUDAGraphMode, get_layers_from_vllm_config
@@ -19,7 +19,7 @@ from vllm.v1.kv_cache_interface import MambaSpec
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 
 from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
-from mkv_ascend.adapters.common.drafting.draft import AscendDraft, buffers_of
+from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.draft_config import builder_config
 from mkv_ascend.adapters.common.drafting.layer_groups import (
     find_recurrent_groups,
@@ -29,10 +29,10 @@ from mkv_ascend.adapters.common.drafting.layer_groups import (
 from mkv_ascend.adapters.common.drafting.mask_tokens import (
     MaskTokensDraft,
     causal_layers,
-    mask_tokens_buffers,
     refuse_windows,
 )
 from mkv_ascend.adapters.common.drafting.target_parts import read_keys_of_the_target
+from mkv_ascend.adapters.port import BlockTables, DraftFacts, LoadedDraft
 from mkv_ascend.drafting.draft import DraftBuffers
 from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
 from mkv_ascend.drafting.plan import Sizes
@@ -41,6 +41,11 @@ from mkv_ascend.drafting.recurrent_groups import RecurrentGroups
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
 from mkv_ascend.drafting.strategy import AttentionStrategy, Strategy
 
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+    from mkv_ascend.adapters.common.drafting.host import DraftHost
+
 MOST_QUERIES_OF_A_DECODE = 16
 """Limit of npu_fused_infer_attention_score for MLA in the TND layout (its docs; mla_v1.py)."""
 
@@ -48,32 +53,17 @@ Layers = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class BlockTables:
-    """The engine's block tables, one per KV group.
-
-    Attributes:
-        rows: int32 [max requests, columns], a row for each request in the order of the batch. Their
-            addresses never change.
-        block_sizes: tokens in a block of each.
-    """
-
-    rows: Sequence[torch.Tensor]
-    block_sizes: Sequence[int]
-
-
-@dataclass(frozen=True)
 class BoundDraft:
     """A draft whose layers lie in KV groups.
 
     Attributes:
-        proposer: vllm-ascend's proposer.
-        planner: plans the passes of its draft.
+        planner: plans the passes of the draft.
         kv_cache_groups: vLLM's KV groups of the engine.
         common: makes the input that metadata builders share.
         tables: the engine's block tables.
     """
 
-    proposer: Any
+    loaded: LoadedDraft
     planner: Planner
     kv_cache_groups: Any
     common: CommonMetadata
@@ -81,56 +71,50 @@ class BoundDraft:
 
 
 class HostStrategy(Strategy):
-    """A strategy with what a proposer needs before it has one: the base serves attention layers."""
+    """A strategy with what a draft needs before it has one: the base serves attention layers.
+
+    ``draft_class``: of drafts of this strategy; None: the host's.
+    """
+
+    draft_class: ClassVar[type[AscendDraft] | None] = None
 
     @classmethod
-    def early_buffers(cls, proposer: Any) -> DraftBuffers | None:
-        """Buffers that must not lie among weights: sleep mode of level 2 takes their memory away.
+    def early_buffers(cls, facts: DraftFacts, inputs: DraftBuffers) -> DraftBuffers:
+        """``inputs`` of the passes, with buffers of ours in place of some.
 
-        They are made with the proposer, if there are any.
+        They are made with the proposer, because they must not lie among weights: sleep mode of
+        level 2 takes their memory away.
         """
-        return None
+        return inputs
 
     @classmethod
-    def layers_made(cls, proposer: Any, layers: Layers) -> None:
+    def layers_made(cls, loaded: LoadedDraft, host: DraftHost) -> None:
         """Change the draft's layers before the engine asks them for their caches."""
 
     @classmethod
-    def refuse_layers(cls, proposer: Any, layers: Layers, specs: Layers) -> None:
+    def refuse_layers(cls, loaded: LoadedDraft, specs: Layers) -> None:
         """Raise NotImplementedError for layers that cannot be served."""
         refuse_recurrent_layers(specs)
 
     @classmethod
-    def causal_layers(cls, proposer: Any) -> Collection[str]:
+    def causal_layers(cls, loaded: LoadedDraft) -> Collection[str]:
         """Names of layers that see no later row of a block of mask tokens."""
         return ()
 
     @classmethod
-    def draft(
-        cls, proposer: Any, early: DraftBuffers | None, *, enforce_eager: bool
-    ) -> AscendDraft:
-        """The draft of a proposer whose model is loaded; ``early``: see ``early_buffers``."""
-        made: AscendDraft = proposer.draft_host.draft(proposer, buffers_of(proposer, enforce_eager))
-        return made
-
-    @classmethod
-    def sizes(cls, proposer: Any) -> Sizes:
-        """Limits of the draft."""
-        parallel = proposer.parallel_drafting
+    def sizes(cls, facts: DraftFacts, max_model_len: int) -> Sizes:
+        """Limits of the draft; ``max_model_len``: the target's."""
         return Sizes(
-            later_passes=0 if parallel else proposer.num_speculative_tokens - 1,
-            max_requests=proposer.max_batch_size,
-            max_tokens=proposer.input_ids.shape[0],
+            later_passes=0 if facts.in_parallel else facts.num_speculative_tokens - 1,
+            max_requests=facts.max_requests,
+            max_tokens=facts.max_tokens,
             # Longer sequences continue with useless drafts, but never read past the end of the
             # draft's rotary tables.
-            max_model_len=min(proposer.max_model_len, proposer.draft_model_config.max_model_len),
-            sampled_per_request=proposer.extra_slots_per_request,
-            shift=proposer.pass_hidden_states_to_model,
-            parallel_token_id=proposer.parallel_drafting_token_id,
-            # DeepSeek-V4's blocks alternately hold states in float32 and keys in bfloat16. On model
-            # runner V2, which has no such attribute, planned blocks are zeroed before they are used
-            # again, and vllm-ascend's own caches share no bytes.
-            writes_rejected=getattr(proposer.runner, "use_compress", False),
+            max_model_len=min(max_model_len, facts.draft_model.max_model_len),
+            sampled_per_request=facts.sampled_per_request,
+            shift=facts.takes_states,
+            parallel_token_id=facts.mask_token_id,
+            writes_rejected=facts.writes_rejected,
         )
 
     @classmethod
@@ -155,47 +139,47 @@ class TargetKeys(Attention):
     """Gemma 4's head, whose layers have queries alone and read the target's keys."""
 
     @classmethod
-    def layers_made(cls, proposer: Any, layers: Layers) -> None:
-        read_keys_of_the_target(proposer, layers)
+    def layers_made(cls, loaded: LoadedDraft, host: DraftHost) -> None:
+        read_keys_of_the_target(loaded)
+        host.run_without_keys(loaded.model, loaded.layers.values())
 
     @classmethod
-    def sizes(cls, proposer: Any) -> Sizes:
-        return replace(super().sizes(proposer), keeps_position=True)
+    def sizes(cls, facts: DraftFacts, max_model_len: int) -> Sizes:
+        return replace(super().sizes(facts, max_model_len), keeps_position=True)
 
 
 class Recurrent(RecurrentStrategy, HostStrategy):
     """Draft models with recurrent layers."""
 
     @classmethod
-    def refuse_layers(cls, proposer: Any, layers: Layers, specs: Layers) -> None:
+    def refuse_layers(cls, loaded: LoadedDraft, specs: Layers) -> None:
         """Attention layers are served."""
-        refuse_unknown_kinds(recurrent_layers(layers, specs), proposer.num_speculative_tokens)
+        refuse_unknown_kinds(recurrent_layers(loaded), loaded.facts.num_speculative_tokens)
 
     @classmethod
-    def sizes(cls, proposer: Any) -> Sizes:
+    def sizes(cls, facts: DraftFacts, max_model_len: int) -> Sizes:
         """The first pass has the target's rows, as a head on hidden states has; it drafts none."""
-        later = proposer.num_speculative_tokens
-        sizes = super().sizes(proposer)
+        later = facts.num_speculative_tokens
+        sizes = super().sizes(facts, max_model_len)
         return replace(sizes, later_passes=later, sampled_per_request=1, shift=True)
 
     @classmethod
     def of(cls, bound: BoundDraft) -> HostStrategy:
-        proposer = bound.proposer
-        layers = proposer.assembly.layers()
+        loaded, facts = bound.loaded, bound.loaded.facts
         find = functools.partial(
             find_recurrent_groups,
-            recurrent_layers(layers, proposer.assembly.specs(layers)),
+            recurrent_layers(loaded),
             bound.kv_cache_groups,
-            _eager(builder_config(proposer._create_draft_vllm_config())),
-            proposer.device,
+            _eager(builder_config(loaded.config)),
+            facts.device,
             bound.common,
         )
         groups, tables = find(), bound.tables.rows
         states = RecurrentGroups(
             groups,
             [tables[group.kv_group] for group in groups],
-            proposer.max_batch_size,
-            proposer.num_speculative_tokens,
+            facts.max_requests,
+            facts.num_speculative_tokens,
         )
         return cls(bound.planner, states, lambda requests: states.for_graph(find(), requests))
 
@@ -208,45 +192,34 @@ class Recurrent(RecurrentStrategy, HostStrategy):
 
 
 class MaskTokens(MaskTokensStrategy, HostStrategy):
-    """Method dflash."""
+    """Methods dflash and dspark."""
 
-    draft_class: type[MaskTokensDraft] = MaskTokensDraft
-
-    @classmethod
-    def early_buffers(cls, proposer: Any) -> DraftBuffers | None:
-        """The buffer of token ids holds the masks of all passes."""
-        return mask_tokens_buffers(proposer)
+    draft_class = MaskTokensDraft
 
     @classmethod
-    def drafts_from_anchor(cls, proposer: Any) -> bool:
-        """Whether the row of the token that the target sampled drafts a token."""
-        return False
+    def early_buffers(cls, facts: DraftFacts, inputs: DraftBuffers) -> DraftBuffers:
+        """Token ids are the masks of all passes; ``hidden_states`` holds the context of a graph."""
+        rows = facts.max_requests * _window(facts)
+        masks = torch.zeros(rows, dtype=torch.int32, device=facts.device)
+        return replace(inputs, token_ids=masks, rope_positions=None, masked_state=None)
 
     @classmethod
-    def refuse_layers(cls, proposer: Any, layers: Layers, specs: Layers) -> None:
-        super().refuse_layers(proposer, layers, specs)
-        refuse_windows(specs, cls.causal_layers(proposer), layers)
+    def refuse_layers(cls, loaded: LoadedDraft, specs: Layers) -> None:
+        super().refuse_layers(loaded, specs)
+        refuse_windows(specs, cls.causal_layers(loaded), loaded.layers)
 
     @classmethod
-    def causal_layers(cls, proposer: Any) -> Collection[str]:
+    def causal_layers(cls, loaded: LoadedDraft) -> Collection[str]:
         """As the draft's configuration says, layer by layer."""
-        return causal_layers(proposer.model, proposer.draft_model_config.hf_config)
+        return causal_layers(loaded.model, loaded.facts.draft_model.hf_config)
 
     @classmethod
-    def draft(
-        cls, proposer: Any, early: DraftBuffers | None, *, enforce_eager: bool
-    ) -> AscendDraft:
-        assert early is not None, "they are made with the proposer"
-        return cls.draft_class(proposer, early)
-
-    @classmethod
-    def sizes(cls, proposer: Any) -> Sizes:
-        sizes = super().sizes(proposer)
+    def sizes(cls, facts: DraftFacts, max_model_len: int) -> Sizes:
         return replace(
-            sizes,
+            super().sizes(facts, max_model_len),
             # The positions of the draft window follow that of the last token.
-            later_passes=proposer.num_speculative_tokens + (not cls.drafts_from_anchor(proposer)),
-            max_tokens=max(sizes.max_tokens, sizes.max_requests),
+            later_passes=_window(facts),
+            max_tokens=max(facts.max_tokens, facts.max_requests),
             sampled_per_request=1,
             # Except for its tokens, the context has the rows of a head on hidden states.
             shift=True,
@@ -255,12 +228,16 @@ class MaskTokens(MaskTokensStrategy, HostStrategy):
 
     @classmethod
     def of(cls, bound: BoundDraft) -> HostStrategy:
-        draft, planner = bound.planner.draft, bound.planner
+        draft, planner, facts = bound.planner.draft, bound.planner, bound.loaded.facts
         assert isinstance(draft, MaskTokensDraft)
         draft.bind_layers()
-        mask_token_id = bound.proposer.parallel_drafting_token_id
-        from_anchor = cls.drafts_from_anchor(bound.proposer)
-        return cls(draft, planner.plan, planner.needs, mask_token_id, from_anchor=from_anchor)
+        plan, needs, mask_token_id = planner.plan, planner.needs, facts.mask_token_id
+        return cls(draft, plan, needs, mask_token_id, from_anchor=facts.from_anchor)
+
+
+def _window(facts: DraftFacts) -> int:
+    """Rows of each request's draft window."""
+    return facts.num_speculative_tokens + (not facts.from_anchor)
 
 
 def widen_decodes(builder: Any, more: int, *, shared: bool = False) -> None:
@@ -279,22 +256,32 @@ def widen_decodes(builder: Any, more: int, *, shared: bool = False) -> None:
             builder.decode_threshold = wide
 
 
-def recurrent_layers(layers: Layers, specs: Layers) -> dict[str, Any]:
+def specs_of(loaded: LoadedDraft) -> Mapping[str, Any]:
+    """The KV cache spec of each of the draft's layers."""
+    config = loaded.facts.vllm_config
+    return {name: layer.get_kv_cache_spec(config) for name, layer in loaded.layers.items()}
+
+
+def recurrent_layers(loaded: LoadedDraft) -> dict[str, Any]:
     """The draft's layers that keep a recurrent state."""
-    return {name: layers[name] for name, spec in specs.items() if isinstance(spec, MambaSpec)}
+    specs = specs_of(loaded)
+    return {
+        name: loaded.layers[name] for name, spec in specs.items() if isinstance(spec, MambaSpec)
+    }
 
 
-def use_draft_recurrent_specs(proposer: Any, before: Layers) -> None:
+def use_draft_recurrent_specs(config: VllmConfig, own: VllmConfig, before: Layers) -> None:
     """Let the draft's recurrent layers take their spec from the draft's own configuration.
 
     vllm-ascend asks all layers with the target's configuration. If the target has no states, that
     configuration does not describe any.
 
     Args:
+        config: the target's.
+        own: the draft's.
         before: recurrent layers that existed before the draft was built.
     """
-    own = proposer._create_draft_vllm_config()
-    for name, layer in get_layers_from_vllm_config(proposer.vllm_config, MambaBase).items():
+    for name, layer in get_layers_from_vllm_config(config, MambaBase).items():
         if name not in before:
             layer.get_kv_cache_spec = functools.partial(_recurrent_spec, layer, own)
 

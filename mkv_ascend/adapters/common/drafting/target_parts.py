@@ -10,7 +10,7 @@ values of the target (Gemma 4).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec
 
 from mkv_ascend.adapters.common.attention.derived import underived
 from mkv_ascend.adapters.patching import lent, record
+from mkv_ascend.adapters.port import LoadedDraft
 
 TARGET_PARTS = record(
     name="drafts of targets with other names for their parts",
@@ -78,14 +79,14 @@ def named_parts(target: Any) -> Iterator[None]:
         yield
 
 
-def read_keys_of_the_target(proposer: Any, layers: Mapping[str, Any]) -> None:
+def read_keys_of_the_target(loaded: LoadedDraft) -> None:
     """Let each of the draft's layers read the last layer of the target that keeps such keys.
 
     Raises:
         ValueError: the target has no layer with keys of that shape, or keeps them for another
             backend.
     """
-    config = proposer.vllm_config
+    config, layers = loaded.facts.vllm_config, loaded.layers
     every = get_layers_from_vllm_config(config, Attention)
     owners = {
         _kept(layer.get_kv_cache_spec(config)): name
@@ -102,7 +103,6 @@ def read_keys_of_the_target(proposer: Any, layers: Mapping[str, Any]) -> None:
             )
         _refuse_another_backend(name, layer, owners[wanted], every[owners[wanted]])
         layer.kv_sharing_target_layer_name = owners[wanted]
-    proposer.draft_host.run_without_keys(proposer.model, layers.values())
 
 
 def _refuse_another_backend(name: str, layer: Any, owner_name: str, owner: Any) -> None:

@@ -23,6 +23,7 @@ from mkv_ascend.adapters.common.backends.table import BACKENDS, Backends
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, Layers, Updates
+from mkv_ascend.adapters.common.drafting.proposers import PassesOfProposer
 from mkv_ascend.adapters.patching import record
 from mkv_ascend.adapters.vllm_ascend_0_23.drafting.shared_context import (
     DenseOfShares,
@@ -40,6 +41,8 @@ from mkv_ascend.drafting.draft import HiddenStates
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from mkv_ascend.adapters.port import DraftFacts
 
 
 # A draft of vllm-ascend 0.23.0: ranks of tensor parallelism may share its rows and logits.
@@ -61,54 +64,55 @@ def _rows_of_rank(rows: torch.Tensor) -> torch.Tensor:
 class RankedDraft(AscendDraft):
     """``AscendDraft`` whose proposer splits the rows of heads over ranks."""
 
-    def runs_in_step(self) -> bool:
-        return super().runs_in_step() or bool(self._proposer.enable_shared_expert_dp)
+    passes: PassesOfProposer
 
-    def replays_in_step(self) -> bool:
-        return super().replays_in_step() and not self._proposer.enable_shared_expert_dp
+    def run_model(self, inputs: dict[str, Any]) -> HiddenStates:
+        if self._takes_states:
+            states, positions = self.share_of_rank(inputs["hidden_states"], inputs["positions"])
+            inputs = {**inputs, "hidden_states": states, "positions": positions}
+        found = super().run_model(inputs)
+        last, _, hidden = self.passes.proposer.maybe_all_gather_and_unpad(
+            found.last, inputs["positions"], found.hidden
+        )
+        return HiddenStates(last, hidden)
 
     def share_of_rank(
         self, states: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``AscendDraft``.
+        """The rows of hidden states and positions that this rank runs.
 
         Of method mtp vllm-ascend adds up what the ranks have, as if each had a part of every row.
         All have the same, and rotary embeddings gather the positions again: they would be as many
         times too large as there are ranks.
         """
-        if self._proposer.method != "mtp":
-            states, positions = self._proposer.maybe_pad_and_reduce(states, positions)
+        proposer = self.passes.proposer
+        if proposer.method != "mtp":
+            states, positions = proposer.maybe_pad_and_reduce(states, positions)
             return states, positions
-        if not _EXTRA_CTX.flash_comm_v1_enabled or self._proposer.is_multimodal_model:
+        if not _EXTRA_CTX.flash_comm_v1_enabled or proposer.is_multimodal_model:
             return states, positions
         return _rows_of_rank(states), _rows_of_rank(positions)
-
-    def of_all_ranks(self, states: HiddenStates, positions: torch.Tensor) -> HiddenStates:
-        last, _, hidden = self._proposer.maybe_all_gather_and_unpad(
-            states.last, positions, states.hidden
-        )
-        return HiddenStates(last, hidden)
 
     def feed_back(
         self, tokens: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor | slice
     ) -> None:
         """See ``Draft``; later passes reuse the keys that the first pass chose for these rows."""
         super().feed_back(tokens, hidden, rows)
-        if isinstance(rows, torch.Tensor):
+        if self.loaded.facts.reuses_keys and isinstance(rows, torch.Tensor):
             for layer in self._reusing_layers():
                 layer.topk_indices_buffer[: rows.shape[0]] = layer.topk_indices_buffer[rows]
 
-    def _skip_topk(self, skip: bool) -> None:
-        for layer in self._reusing_layers():
-            layer.skip_topk = skip
+    def _skipping(self) -> Callable[[bool], None]:
+        def skip(skip: bool) -> None:
+            for layer in self._reusing_layers():
+                layer.skip_topk = skip
+
+        return skip
 
     def _reusing_layers(self) -> list[Any]:
         """Attention whose later passes reuse the first pass's choice of keys."""
-        if not self._proposer._share_mtp_indices:
-            return []
-        layers = self._proposer.vllm_config.compilation_config.static_forward_context
-        found = [layers[name].impl for name in self._proposer._draft_attn_layer_names]
-        return [layer for layer in found if hasattr(layer, "topk_indices_buffer")]
+        layers: Iterable[Any] = self.loaded.layers.values()
+        return [layer.impl for layer in layers if hasattr(layer.impl, "topk_indices_buffer")]
 
     def sample(
         self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None
@@ -120,7 +124,7 @@ class RankedDraft(AscendDraft):
         """
         if not get_ascend_config().enable_reduce_sample:
             return super().sample(states, rows, out)
-        tokens: torch.Tensor = self._proposer.compute_draft_token_ids(states[rows])
+        tokens: torch.Tensor = self.passes.proposer.compute_draft_token_ids(states[rows])
         return tokens if out is None else out.copy_(tokens)
 
 
@@ -136,7 +140,6 @@ class SparseMLAWithIndexer(SparseMLA):
 class Host(DraftHost):
     """``DraftHost`` of vllm-ascend 0.23.0."""
 
-    draft = RankedDraft
     captures_shares = False
     names_experts = True
     new_graph = staticmethod(torch_npu.npu.NPUGraph)
@@ -146,6 +149,10 @@ class Host(DraftHost):
         AscendAttentionCPMetadataBuilder: (DenseOfShares,),
         AscendMlaCPMetadataBuilder: (MLAOfShares,),
     }
+
+    def draft_class(self, facts: DraftFacts) -> type[AscendDraft]:
+        several = facts.vllm_config.parallel_config.tensor_parallel_size > 1
+        return RankedDraft if several or facts.reuses_keys else AscendDraft
 
     @contextlib.contextmanager
     def building(self) -> Iterator[Callable[[nn.Module], None]]:

@@ -8,8 +8,6 @@ of the next one (the draft's Markov head).
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from vllm_ascend.spec_decode.dspark_proposer import AscendDSparkProposer
 
@@ -31,12 +29,12 @@ class MarkovDraft(MaskTokensDraft):
         self, states: torch.Tensor, rows: torch.Tensor | slice, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """See ``Draft``; ``rows`` are K of each request, behind each other."""
-        model = self._proposer.model
-        tokens: int = self._proposer.num_speculative_tokens
+        model, facts = self.model, self.loaded.facts
+        tokens = facts.num_speculative_tokens
         logits = model.compute_draft_logits(states[rows])
         logits = logits.view(-1, tokens, logits.shape[-1])
         requests = logits.shape[0]
-        window = self._proposer.num_query_per_req
+        window = tokens + (not facts.from_anchor)
         before = self.buffers.token_ids[: requests * window].view(requests, window)[:, 0]
         drafted = []
         for row in logits.unbind(1):
@@ -51,8 +49,3 @@ class Markov(MaskTokens):
     """Method dspark."""
 
     draft_class = MarkovDraft
-
-    @classmethod
-    def drafts_from_anchor(cls, proposer: Any) -> bool:
-        """Published drafts do."""
-        return bool(proposer.sample_from_anchor)

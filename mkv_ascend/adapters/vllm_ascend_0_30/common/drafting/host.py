@@ -30,6 +30,7 @@ from mkv_ascend.adapters.common.drafting.kinds_of_drafts import (
     plans_dspark,
 )
 from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, Layers
+from mkv_ascend.adapters.common.drafting.proposers import PassesOfProposer
 from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.dspark import (
     DSparkProposer,
     Markov,
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
 
+    from mkv_ascend.adapters.port import DraftFacts
+
 
 # A draft as vllm-ascend 0.30.0 runs it.
 
@@ -69,26 +72,28 @@ def send_tokens_to_experts() -> None:
 
 
 class Draft(AscendDraft):
-    """``AscendDraft``; tells layers with experts how to send their tokens."""
+    """``AscendDraft`` in model runner V1; tells layers with experts how to send their tokens."""
 
-    def forward(self, rows: int, positions: torch.Tensor | None = None) -> HiddenStates:
+    passes: PassesOfProposer
+
+    def run_model(self, inputs: dict[str, Any]) -> HiddenStates:
         send_tokens_to_experts()
-        return super().forward(rows, positions)
+        return super().run_model(inputs)
 
     def feed_back(
         self, tokens: torch.Tensor, hidden: torch.Tensor, rows: torch.Tensor | slice
     ) -> None:
         """See ``Draft``; later passes reuse the keys that the first pass chose for these rows."""
         super().feed_back(tokens, hidden, rows)
-        if self._proposer._share_mtp_indices and isinstance(rows, torch.Tensor):
-            inner = getattr(self._proposer.model, "model", None)
+        if self.loaded.facts.reuses_keys and isinstance(rows, torch.Tensor):
+            inner = getattr(self.model, "model", None)
             if hasattr(inner, "compact_topk_indices"):
                 compact_mtp_topk_indices(
                     inner,
                     rows,
                     hidden.shape[0],
                     tp_group=get_tp_group() if ascend_utils.enable_dsa_cp() else None,
-                    lim_topk_compactors=self._proposer._lim_topk_compactors,
+                    lim_topk_compactors=self.passes.proposer._lim_topk_compactors,
                 )
 
 
@@ -128,7 +133,6 @@ def complete_blocks(model: nn.Module) -> None:
 class Host(DraftHost):
     """``DraftHost`` of vllm-ascend 0.30.0."""
 
-    draft: type[AscendDraft] = Draft
     new_graph = DraftGraph
     own_methods: ClassVar[Mapping[str, OwnMethod]] = {"dspark": OwnMethod(DSparkProposer, Markov)}
     backends: ClassVar[Backends] = {
@@ -139,6 +143,9 @@ class Host(DraftHost):
         AscendMlaDCPMetadataBuilder: (MLAOfShares,),
         AscendSFADCPMetadataBuilder: (SparseMLAOfShares,),
     }
+
+    def draft_class(self, facts: DraftFacts) -> type[AscendDraft]:
+        return Draft
 
     def keeps_proposer(self, method: str, config: VllmConfig) -> bool:
         """Drafts of some families, whose proposers lay out several KV groups themselves."""

@@ -33,7 +33,7 @@ from mkv_ascend.adapters.common.drafting.draft_config import (
 )
 from mkv_ascend.adapters.common.drafting.target_parts import named_parts
 from mkv_ascend.adapters.patching import record, replaced
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.draft import HOST
+from mkv_ascend.adapters.vllm_ascend_0_30.common.drafting.host import HOST
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.stages import embeddings_left_out
 from mkv_ascend.layout.kind import Role
 
