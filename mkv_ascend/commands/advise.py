@@ -268,7 +268,7 @@ def _plain(found: Prediction) -> dict[str, Any]:
 
 
 def _verdict(found: Prediction) -> str:
-    from mkv_ascend.layout.report_text import count
+    from mkv_ascend.layout.report import count
 
     percent = abs(found.speed_up - 1) * 100
     sure = found.bounds[0] > 1 or found.bounds[1] < 1

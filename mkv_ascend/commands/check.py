@@ -19,7 +19,7 @@ from mkv_ascend.plain_text import plain_json, shortened
 from mkv_ascend.rules.refusal import Refusal, text_of
 
 if TYPE_CHECKING:
-    from mkv_ascend.layout.report import PlanReport
+    from mkv_ascend.commands.plan_report import PlanReport
 
 HELP = "say whether a vllm serve command will be served, and with what, without starting it"
 EXPLAIN = "explain"
@@ -218,9 +218,9 @@ def _report(
 ) -> PlanReport:
     from pydantic import TypeAdapter
 
+    from mkv_ascend.commands.plan_report import PlanReport
     from mkv_ascend.layout.planning import PlanInputs, plan
-    from mkv_ascend.layout.report import OtherGrouping, PlanReport
-    from mkv_ascend.layout.report_text import count, format_bytes
+    from mkv_ascend.layout.report import OtherGrouping, count, format_bytes
 
     subjects = [(role, Path(name).name) for role, name in answer["models"].items()]
     if answer["method"] is not None:
@@ -248,7 +248,7 @@ def _formatted(report: PlanReport, arguments: argparse.Namespace) -> str:
     form = arguments.format or (suffix if suffix in ("json", "html") else "text")
     if arguments.json or form == "json":
         return json.dumps(report.to_dict(), indent=2) + "\n"
-    from mkv_ascend.layout.report_text import html, text
+    from mkv_ascend.commands.plan_report import html, text
 
     return html(report) if form == "html" else shortened(text(report))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mkv_ascend.layout.component import PageShape
-from mkv_ascend.layout.page_pool import PagePool
+from mkv_ascend.page_pool import PagePool
 
 
 @dataclass(eq=False, slots=True)

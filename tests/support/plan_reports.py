@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mkv_ascend.commands.plan_report import PlanReport
 from mkv_ascend.layout.component import (
     Component,
     LayerLayout,
@@ -14,7 +15,6 @@ from mkv_ascend.layout.component import (
 )
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan
-from mkv_ascend.layout.report import PlanReport
 from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
 
 REQUEST = Request(tokens=1024, tokens_per_step=4)

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
+from mkv_ascend.commands.plan_report import PlanReport, html
 from mkv_ascend.layout.component import Component, LayerLayout, Storage, TokenExtent
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan
-from mkv_ascend.layout.report import PlanReport
-from mkv_ascend.layout.report_text import html
 from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
 from tests.support.chromium import needs_chromium, run_chromium
 from tests.support.plan_reports import dense

@@ -10,6 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
+from mkv_ascend.commands.plan_report import PlanReport
 from mkv_ascend.layout.component import (
     ONE_BLOCK,
     Component,
@@ -29,7 +30,6 @@ from mkv_ascend.layout.planning import (
     plan,
     recurrent_table,
 )
-from mkv_ascend.layout.report import PlanReport
 from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
 from tests.support.caches.layouts import keys_and_values, states
 

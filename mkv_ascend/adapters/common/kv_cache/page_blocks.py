@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's block pool over pages that KV groups share (``layout/page_pool.py``).
+"""vLLM's block pool over pages that KV groups share (``mkv_ascend/page_pool.py``).
 
 Hashes, hits, reference counts, KV events and metrics stay vLLM's code. What it counts as blocks of
 its pool are pages here: ``num_gpu_blocks``, ``get_num_free_blocks``, ``get_usage`` and what a
@@ -22,7 +22,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from mkv_ascend.adapters.common.kv_cache.page_shapes import named, page_shapes_of
 from mkv_ascend.adapters.patching import record
 from mkv_ascend.layout.component import PageShape, are_blocks
-from mkv_ascend.layout.page_pool import Page, PagePool
+from mkv_ascend.page_pool import Page, PagePool
 
 PAGES = record(
     name="pages that groups share",

@@ -23,7 +23,7 @@ from mkv_ascend.layout import planning
 from mkv_ascend.layout.component import LayoutError
 from mkv_ascend.layout.plan import BoundPlan
 from mkv_ascend.layout.recipes import layout_of
-from mkv_ascend.layout.report_text import served_text
+from mkv_ascend.layout.report import served_text
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan's report as text for a terminal and as one page; and an engine's plan, for its log.
+"""A plan beside vLLM's own grouping: as text for a terminal, as one page, and as JSON.
 
 The page has the tables of the text, and a bar for each KV group. It fetches nothing, has no script,
 and is well-formed XML too.
@@ -7,19 +7,35 @@ and is well-formed XML too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Any
 
-from mkv_ascend.layout.component import ONE_BLOCK, PageShape, counted_in
-from mkv_ascend.layout.grouping import NULL_BLOCKS, Cost
-from mkv_ascend.layout.kind import abbreviated_names
-from mkv_ascend.layout.plan import BoundPlan
-from mkv_ascend.layout.pooling import Pool
-from mkv_ascend.layout.report import GroupPart, PlanReport, group_parts, served_groups
-from mkv_ascend.layout.requirements import RetentionKind
+from mkv_ascend.layout.component import counted_in
+from mkv_ascend.layout.grouping import NULL_BLOCKS, Cost, Grouping
+from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.plan import CachePlan
+from mkv_ascend.layout.planning import ServingPlan
+from mkv_ascend.layout.pooling import PlacedLayer, page_bytes
+from mkv_ascend.layout.report import (
+    KIB,
+    GroupPart,
+    OtherGrouping,
+    Row,
+    aligned,
+    blocks_in_pages,
+    count,
+    format_bytes,
+    group_parts,
+    group_table,
+    layer_values,
+    pool_lines,
+    served_groups,
+)
+from mkv_ascend.layout.requirements import Request, RetentionKind
 
-KIB = 1024
-Row = tuple[str, ...]
+FORMAT_VERSION = 1
 
 STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
@@ -36,17 +52,159 @@ th, td { text-align: left; vertical-align: top; padding: 4px 12px 4px 0;
 """
 
 
-def format_bytes(number: int) -> str:
-    """``1.5 MiB``: the largest unit that leaves 1 or more before the point."""
-    for unit, size in (("GiB", KIB**3), ("MiB", KIB**2), ("KiB", KIB)):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number} B"
+@dataclass(frozen=True)
+class PlanReport:
+    """A plan with all that a reader may ask of it.
+
+    ``subjects``: what was planned, as pairs of word and text. ``memory_bytes``: memory of the
+    caches on one device, None when it is not known. ``other``: vLLM's own grouping, None with the
+    reason in ``other_absent``.
+    """
+
+    subjects: tuple[tuple[str, str], ...]
+    planned: ServingPlan
+    memory_bytes: int | None = None
+    other: OtherGrouping | None = None
+    other_absent: str = "it was not asked for"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def request(self) -> Request:
+        return self.planned.inputs.request
+
+    @property
+    def grouping(self) -> Grouping:
+        return self.planned.grouping
+
+    @property
+    def plan(self) -> CachePlan:
+        return self.planned.plan
+
+    @property
+    def request_blocks(self) -> int:
+        """Pages of all groups that one request holds: blocks, where a page is a block."""
+        return self.grouping.cost.pages
+
+    @property
+    def request_bytes(self) -> int:
+        return self.grouping.cost.held_bytes
+
+    @property
+    def num_blocks(self) -> int | None:
+        """Blocks that fit into the memory; None when that is not known."""
+        return None if self.memory_bytes is None else self.plan.num_blocks_in(self.memory_bytes)
+
+    @property
+    def max_concurrency(self) -> float | None:
+        """Requests of full length that fit at once, vLLM's null block taken off."""
+        if self.num_blocks is None or not self.request_blocks:
+            return None
+        pages = sum(group.page_share(self.request) for group in self.grouping.groups)
+        return max(self.num_blocks - NULL_BLOCKS, 0) / pages
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no engine starts with this memory; None where one may, or none is known."""
+        return None if self.num_blocks is None else self.planned.refusal(self.num_blocks)
+
+    @property
+    def other_cost(self) -> Cost | None:
+        """What vLLM's own grouping costs; None where there is none."""
+        if self.other is None or self.other.error:
+            return None
+        other, needed = self.other, self.grouping.cost.needed_bytes
+        return Cost(other.groups, other.request_blocks, other.block_bytes, needed)
+
+    def without_draft(self) -> Cost | None:
+        """What the target's layers cost in these groups by themselves; None without a draft."""
+        pairs = zip(self.plan.layouts_by_group(), self.grouping.groups, strict=True)
+        own = [([x for x in layouts if x.role is Role.TARGET], group) for layouts, group in pairs]
+        if sum(len(layouts) for layouts, _ in own) == len(self.plan.layers):
+            return None
+        kept = [(layouts, group) for layouts, group in own if layouts]
+        pages = sum(group.pages(self.request) for _, group in kept)
+        size = page_bytes([layouts for layouts, _ in kept], [group.shape for _, group in kept])
+        return Cost(len(kept), pages, size)
+
+    def group_parts(self) -> Iterator[GroupPart]:
+        return group_parts(self.plan.layouts_by_group(), self.planned.backends)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain values for JSON; sizes are in bytes."""
+        return {
+            "format": FORMAT_VERSION,
+            "subjects": dict(self.subjects),
+            "request": {
+                "tokens": self.request.tokens,
+                "tokens_per_step": self.request.tokens_per_step,
+                "blocks": self.request_blocks,
+                "bytes": self.request_bytes,
+                "needed_bytes": self.grouping.cost.needed_bytes,
+                "admission_blocks": sum(self.planned.admission_pages),
+            },
+            "padding_fraction": self.grouping.cost.padding_fraction,
+            "prefix_hit_tokens": self.grouping.prefix_hit_tokens,
+            "bytes_per_block": self.plan.bytes_per_block,
+            "memory_bytes": self.memory_bytes,
+            "num_blocks": self.num_blocks,
+            "max_concurrency": self.max_concurrency,
+            "refusal": self.refusal,
+            "groups": list(self._groups()),
+            "pools": [
+                {
+                    "storage": str(pool.storage),
+                    "reason": pool.reason,
+                    "buffers": list(pool.buffers),
+                    "layers": [_placed(member) for member in pool.layers],
+                }
+                for pool in self.plan.pools
+            ],
+            "vllm": self._other(),
+            "notes": list(self.notes),
+        }
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        chosen, capacities = self.grouping.groups, self.plan.capacity()
+        for index, (planned, capacity) in enumerate(zip(self.plan.groups, capacities, strict=True)):
+            layouts = (self.plan.layout_of[name] for name in planned.layers)
+            yield {
+                "tokens_per_block": planned.tokens_per_block,
+                "kernel_block": planned.kernel_block,
+                "blocks": chosen[index].blocks,
+                "blocks_per_page": planned.shape.blocks,
+                "admission_blocks": self.planned.admission_pages[index],
+                "has_draft": chosen[index].has_draft,
+                "used_bytes": capacity.used_bytes,
+                "idle_bytes": capacity.idle_bytes,
+                "layers": [
+                    {"name": x.layer, **layer_values(x, self.planned.backends)} for x in layouts
+                ],
+            }
+
+    def _other(self) -> dict[str, Any]:
+        cost = self.other_cost
+        if self.other is None or cost is None:
+            return {"error": self.other.error} if self.other else {"absent": self.other_absent}
+        return {
+            "groups": cost.groups,
+            "request_bytes": cost.held_bytes,
+            "padding_fraction": cost.padding_fraction,
+            "num_blocks": cost.pages_in(self.memory_bytes),
+            "max_concurrency": cost.requests_in(self.memory_bytes),
+            "request_blocks": cost.pages,
+            "bytes_per_block": cost.page_bytes,
+        }
 
 
-def count(number: int, word: str) -> str:
-    """``1 layer``, ``2 layers``."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
+def _placed(member: PlacedLayer) -> dict[str, Any]:
+    return {
+        "name": member.layer,
+        "group": member.group,
+        "components": {
+            part.component: {"buffer": part.buffer, "bytes": part.rows * part.row_bytes}
+            for part in member.placements
+        },
+    }
 
 
 def answer(report: PlanReport) -> str:
@@ -81,11 +239,11 @@ def text(report: PlanReport) -> str:
         *(answer(report), ""),
         *(f"{word:<{width}}  {value}" for word, value in report.subjects),
         *("", f"KV groups (blocks and bytes of one request of {_measured_with(report)})"),
-        *_aligned(group_rows(report)),
+        *aligned(group_rows(report)),
         *("", f"Pools ({page} {counted_in(shapes)})"),
         *(f"  {line}" for pool in report.plan.pools for line in pool_lines(pool, shapes)),
         *("", "What it costs"),
-        *_aligned(comparison(report)),
+        *aligned(comparison(report)),
         *("", *_closing_lines(report)),
     ]
     return "\n".join(lines) + "\n"
@@ -145,43 +303,10 @@ def group_rows(report: PlanReport) -> list[Row]:
     """Header and a row for each group's layers that are alike."""
     pairs = zip(report.grouping.groups, report.plan.capacity(), strict=True)
     heads = [
-        (group.block_size, _blocks(group.blocks, group.shape), capacity.idle_bytes)
+        (group.block_size, blocks_in_pages(group.blocks, group.shape), capacity.idle_bytes)
         for group, capacity in pairs
     ]
-    return _group_table(report.group_parts(), heads, report.plan.bytes_per_block)
-
-
-def _blocks(blocks: int, shape: PageShape) -> str:
-    return str(blocks) if shape == ONE_BLOCK else f"{blocks}, {shape.blocks} a page"
-
-
-def _group_table(
-    parts: Iterable[GroupPart], heads: Sequence[tuple[int, str, int]], page_bytes: int
-) -> list[Row]:
-    """Header and rows. ``heads``: of each group tokens, blocks of a request, idle bytes."""
-    rows: list[Row] = [
-        ("group", "tokens", "blocks", "idle", "layers", "role", "kind", "backend", "page")
-    ]
-    shown: set[int] = set()
-    for part in parts:
-        tokens, blocks, idle = heads[part.group]
-        head = (str(part.group), str(tokens), blocks, f"{idle / page_bytes:.1%}")
-        page = format_bytes(part.page_bytes)
-        if part.padding_bytes:
-            page += f" ({format_bytes(part.padding_bytes)} padding)"
-        layers = f"{part.abbreviated} ({len(part.layers)})"
-        head = head if part.group not in shown else ("",) * 4
-        rows.append((*head, layers, part.role, part.kind, part.backend, page))
-        shown.add(part.group)
-    return rows
-
-
-def pool_lines(pool: Pool, shapes: Iterable[PageShape]) -> tuple[str, str]:
-    """Two lines on a pool: what it is, and why, with which layers."""
-    what = f"{pool.storage}: {format_bytes(pool.bytes_per_block)} a {counted_in(shapes)}"
-    what += f" in {count(len(pool.buffers), 'buffer')}"
-    layers = ", ".join(abbreviated_names(member.layer for member in pool.layers))
-    return what, f"  because {pool.reason}; {layers}"
+    return group_table(report.group_parts(), heads, report.plan.bytes_per_block)
 
 
 def comparison(report: PlanReport) -> list[Row]:
@@ -206,54 +331,6 @@ def comparison(report: PlanReport) -> list[Row]:
         rows.append(("vLLM's own", "raises", "-", "-", "-", "-"))
     needed = f"{own.needed_bytes / KIB**2:.1f} MiB"
     return [*rows, ("no padding at all", "-", needed, "0.0%", "-", "-")]
-
-
-def served_text(
-    bound: BoundPlan,
-    request_tokens: int,
-    request_blocks: Sequence[int],
-    backends: Mapping[str, str],
-) -> str:
-    """Groups, pools and the cost of one request of a plan that an engine serves from.
-
-    Args:
-        request_blocks: for each KV group the blocks that one request of ``request_tokens`` tokens
-            holds at most, as the scheduler admits it.
-        backends: backend by layer.
-    """
-    if not bound.groups:
-        return "KV cache plan: no layer keeps keys, values or states"
-    size, word = bound.bytes_per_block, counted_in(bound.shapes)
-    capacities = bound.capacity()
-    pairs = list(zip(request_blocks, bound.shapes, strict=True))
-    held = [shape.pages(blocks) for blocks, shape in pairs]
-    heads = [
-        (group.tokens_per_block, _blocks(pages * group.shape.blocks, group.shape), part.idle_bytes)
-        for group, pages, part in zip(bound.groups, held, capacities, strict=True)
-    ]
-    pages = sum(held)
-    used = sum(number * part.used_bytes for number, part in zip(held, capacities, strict=True))
-    padding = 1 - used / (pages * size) if pages else 0.0
-    share = sum(shape.share(blocks) for blocks, shape in pairs)
-    at_once = (bound.num_blocks - NULL_BLOCKS) / (share or 1)
-    parts = group_parts(bound.layouts_by_group(), backends)
-    return "\n".join(
-        (
-            f"KV cache plan: {count(len(bound.groups), 'group')}, "
-            f"{count(bound.num_blocks, word)} of {format_bytes(size)}, "
-            f"{format_bytes(bound.total_bytes)} in all on each rank",
-            *_aligned(_group_table(parts, heads, size)),
-            *(f"  {pool_lines(pool, bound.shapes)[0]}" for pool in bound.pools),
-            f"One request of {count(request_tokens, 'token')} takes {count(pages, word)} "
-            f"({format_bytes(pages * size)}, {padding:.1%} padding): {at_once:.2f} at once",
-        )
-    )
-
-
-def _aligned(rows: Sequence[Row]) -> list[str]:
-    """Rows as lines with columns of equal width, two spaces in."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _table(rows: Sequence[Row]) -> str:

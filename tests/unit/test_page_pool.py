@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mkv_ascend.layout.component import PageShape
-from mkv_ascend.layout.page_pool import PagePool, PoolError
+from mkv_ascend.page_pool import PagePool, PoolError
 from tests.support.page_memory import SHAPES, Block, Memory, trace
 
 
