@@ -1,62 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of vLLM's KV cache manager over pages that groups share, beside its own block pool.
+"""Time of vLLM's scheduler over pages that KV groups share, beside its own block pool.
 
     mkv-ascend emulate -- python -m benchmarks.page_pool [--json]
 
-One run admits requests, takes a decode step at a time for all of them, and frees them: what
-``schedule()`` asks of the manager. Each figure is the median of the ratios of interleaved pairs of
-runs, so it says nothing of a processor. Twice is asked: with as many groups, and three groups of
-pages beside nine of vLLM's, as today's plan splits hybrid pairs.
+One run takes requests through vLLM's scheduler, in memory all of which was used before: it admits
+them, takes a decode step at a time for all of them, and learns what they sampled, until they are
+freed. ``schedule()`` and ``update_from_output()`` are timed. Each figure is the median of the
+ratios of interleaved pairs of runs, so it says nothing of a processor. Twice is asked: with as many
+groups, and three groups of pages beside nine of vLLM's, as equal groups split hybrid pairs. One
+group alone is not asked for: its page is a block, and its pool vLLM's own.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.group_price import layer_groups
 from mkv_ascend.layout.component import ONE_BLOCK, PageShape
 
-BLOCK = 16
-TOKENS = 512
-STEPS = 64
-PAIRS = 7
+BLOCK = 128
+"""Tokens, as vllm-ascend's operators take them."""
+TOKENS = 2048
+STEPS = 129
+"""Each request fills a block and begins one."""
+WINDOW = 1024
+PAIRS = 5
 REQUESTS = (1, 16, 64, 256)
-GROUPS = (1, 2, 3, 4)
+GROUPS = (2, 3, 4)
 SHARED, SPLIT = 3, 9
 PER_PAGE = 4
-"""Blocks of each group but the first in a page; of a group alone, of that one."""
-PARTS = ("admit", "step", "free")
+"""Blocks of each group but the first in a page."""
+PARTS = ("admit", "step")
+"""``step``: until all are freed."""
 
 
-def _manager(groups: int, requests: int, *, is_shared: bool) -> Any:
-    from vllm.v1.core.kv_cache_manager import KVCacheManager
+def _scheduler(groups: int, requests: int, *, is_shared: bool) -> Any:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
     from mkv_ascend.adapters.common.kv_cache.page_blocks import share_pages
     from mkv_ascend.adapters.common.kv_cache.page_shapes import with_page_shapes
+    from tests.support.bookkeeping import plans
 
-    specs = layer_groups(groups, BLOCK, window=256)
-    blocks = (requests + 1) * ((TOKENS + STEPS) // BLOCK + 2) * groups
-    config = KVCacheConfig(blocks, [], specs)
+    blocks = 1 + requests * ((TOKENS + STEPS) // BLOCK + 2) * groups
+    caches = KVCacheConfig(blocks, [], layer_groups(groups, BLOCK, WINDOW))
     if is_shared:
-        many = PageShape(PER_PAGE)
-        shapes = (ONE_BLOCK if groups > 1 else many, *[many] * (groups - 1))
-        config = with_page_shapes(config, shapes)
-    manager = KVCacheManager(config, 2 * TOKENS, BLOCK, BLOCK, enable_caching=True)
+        shapes = (ONE_BLOCK, *[PageShape(PER_PAGE)] * (groups - 1))
+        caches = with_page_shapes(caches, shapes)
+    config = plans.config_of(plans.PAIRS["one group"], False, None)
+    config.speculative_config = None
+    config.num_lookahead_tokens = config.num_speculative_tokens = 0
+    vars(config.scheduler_config).update(
+        max_num_seqs=requests, max_num_batched_tokens=requests * TOKENS
+    )
+    config.model_config.max_model_len = 2 * TOKENS
+    vars(config.cache_config).update(block_size=BLOCK, num_gpu_blocks=blocks)
+    made = plans.scheduler_over(caches, config, BLOCK, BLOCK)
     if is_shared:
-        share_pages(manager)
-    return manager
+        share_pages(made.kv_cache_manager)
+    return made
 
 
-def _requests(count: int, first: int = 0) -> list[Any]:
+def _requests(count: int, first: int, max_tokens: int) -> list[Any]:
     from vllm.sampling_params import SamplingParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -64,37 +75,44 @@ def _requests(count: int, first: int = 0) -> list[Any]:
 
     init_none_hash(sha256)
     hasher = get_request_block_hasher(BLOCK, sha256)
-    parameters = SamplingParams(max_tokens=TOKENS)
+    parameters = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     return [
         Request(str(number), [number] * TOKENS, parameters, None, block_hasher=hasher)
         for number in range(first, first + count)
     ]
 
 
+def _finish(scheduler: Any, requests: Sequence[Any]) -> tuple[float, ...]:
+    """Take them from admission to their end; processor time of each of ``PARTS``."""
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    times = [0.0, 0.0]
+    for request in requests:
+        scheduler.add_request(request)
+    while scheduler.has_unfinished_requests():
+        part = 1 if scheduler.running else 0
+        start = time.process_time()
+        output = scheduler.schedule()
+        times[part] += time.process_time() - start
+        names = list(output.num_scheduled_tokens)
+        assert len(names) == len(requests)
+        places = {name: index for index, name in enumerate(names)}
+        sampled = ModelRunnerOutput(names, places, [[1]] * len(names))
+        start = time.process_time()
+        scheduler.update_from_output(output, sampled)
+        times[1] += time.process_time() - start
+    return tuple(times)
+
+
 def seconds(groups: int, requests: int, *, is_shared: bool) -> tuple[float, ...]:
     """Processor time of each of ``PARTS``."""
-    manager = _manager(groups, requests, is_shared=is_shared)
-    for request in _requests(requests, first=requests):  # Pages that nobody had are not the rule.
-        assert manager.allocate_slots(request, TOKENS) is not None
-        manager.free(request)
-    running = _requests(requests)
+    scheduler = _scheduler(groups, requests, is_shared=is_shared)
+    earlier = 2 * groups  # Times as many requests use all of the memory.
+    for wave in range(earlier):
+        _finish(scheduler, _requests(requests, wave * requests, 2))
+    running = _requests(requests, earlier * requests, STEPS)
     gc.collect()
-    times = [time.process_time()]
-    for request in running:
-        found, hit = manager.get_computed_blocks(request)[:2]
-        assert manager.allocate_slots(request, TOKENS - hit, hit, found) is not None
-        request.num_computed_tokens = TOKENS
-    times.append(time.process_time())
-    for _ in range(STEPS):
-        for request in running:
-            assert manager.allocate_slots(request, 1) is not None
-            request.num_computed_tokens += 1
-        manager.take_new_block_ids()
-    times.append(time.process_time())
-    for request in running:
-        manager.free(request)
-    times.append(time.process_time())
-    return tuple(end - start for start, end in itertools.pairwise(times))
+    return _finish(scheduler, running)
 
 
 def ratios(requests: int, shared: int, stock: int) -> dict[str, float]:

@@ -48,7 +48,9 @@ class Page(Generic[B]):
     """A page that somebody has owned: its place in memory, and the group that has or had it last.
 
     ``bare``: free blocks without a hash, by id. ``kept``: those with one, in the order in which
-    they were freed; the user of the pool may take all hashes while no block is used.
+    they were freed; the user of the pool may take all hashes while no block is used. ``used``: how
+    many are not free. ``of_group``: the blocks of each group that had it: making them takes longer
+    than all else that is done to a page.
     """
 
     number: int
@@ -56,11 +58,8 @@ class Page(Generic[B]):
     blocks: list[B] = field(default_factory=list)
     bare: dict[int, B] = field(default_factory=dict)
     kept: dict[int, B] = field(default_factory=dict)
-
-    @property
-    def is_free(self) -> bool:
-        """Whether nobody uses a block of it."""
-        return len(self.bare) + len(self.kept) == len(self.blocks)
+    used: int = 0
+    of_group: dict[int, list[B]] = field(default_factory=dict)
 
 
 Pages = OrderedDict[Page[B], None]
@@ -151,7 +150,7 @@ class PagePool(Generic[B]):
         if not revived and count <= state.free:
             return 0
         blocks = {block.block_id: block for block in revived if block.page and block.is_free}
-        pages = {block.page.number for block in blocks.values() if block.page.is_free}
+        pages = {block.page.number for block in blocks.values() if not block.page.used}
         room = state.free + len(pages) * state.size - len(blocks)
         return len(pages) + max(0, -((room - count) // state.size))
 
@@ -176,17 +175,26 @@ class PagePool(Generic[B]):
             raise PoolError(f"group {group} asks for {count} blocks of {self.room(group)}")
         state = self._groups[group]
         taken: list[B] = []
-        while len(taken) < count:
+        while left := count - len(taken):
             if not state.open:
-                if self._may_take_page(state):
-                    self._own(self._next_page(), state)
-                else:
+                if state.partly and not self._may_take_page(state):
                     self._evict_first(state)
+                else:
+                    page = self._next_page()
+                    self._own(page, state)
+                    if left >= state.size:  # Whole: nothing of it is free for anybody.
+                        taken += page.blocks
+                        page.bare, page.used = {}, state.size
+                        state.free -= state.size
+                        continue
+                    page.bare = {block.block_id: block for block in reversed(page.blocks)}
+                    state.open[page] = None
             page = next(iter(state.open))
-            number = min(count - len(taken), len(page.bare))
+            number = min(left, len(page.bare))
             taken += [page.bare.popitem()[1] for _ in range(number)]
             if not page.bare:
                 state.open.pop(page)
+            page.used += number
             state.free -= number
         for block in taken:
             block.is_free = False
@@ -201,12 +209,13 @@ class PagePool(Generic[B]):
             raise PoolError(f"block {block.block_id} is not free, so it cannot be a hit")
         page: Page[B] = block.page
         state = self._groups[page.group]
-        if page.is_free:
+        if not page.used:
             self._revive(page, state)
         for free, pages in ((page.kept, state.partly), (page.bare, state.open)):
             if free.pop(block.block_id, None) is not None and not free:
                 pages.pop(page)
         block.is_free = False
+        page.used += 1
         state.free -= 1
 
     def release(self, blocks: Iterable[B]) -> None:
@@ -220,17 +229,19 @@ class PagePool(Generic[B]):
             if page is None or block.is_free:
                 raise PoolError(f"block {block.block_id} is not used, so it cannot be freed")
             block.is_free = True
+            page.used -= 1
             state = groups[page.group]
+            is_bare = block.block_hash is None
+            (page.bare if is_bare else page.kept)[block.block_id] = block
+            if not page.used:
+                self._give_back(page, state)
+                continue
             state.free += 1
-            if block.block_hash is None:
-                page.bare[block.block_id] = block
+            if is_bare:
                 state.open[page] = None
             else:
-                page.kept[block.block_id] = block
                 state.partly[page] = None
                 state.partly.move_to_end(page)
-            if len(page.bare) + len(page.kept) == state.size:
-                self._give_back(page, state)
 
     # Requests that fit in memory, and not beside what they find in it.
 
@@ -266,8 +277,6 @@ class PagePool(Generic[B]):
 
     def _may_take_page(self, state: _Group[B]) -> bool:
         """Whether the group takes a free page next, before hashes in its own pages."""
-        if not state.partly:
-            return True
         if self._is_compact or not self.free_pages:
             return False
         return self.promised[state.number] > 0 or self.free_pages > self.all_promised
@@ -282,38 +291,42 @@ class PagePool(Generic[B]):
         return self._kept.popitem(last=False)[0]
 
     def _own(self, page: Page[B], state: _Group[B]) -> None:
-        """Make a free page, of no order any more, the group's."""
-        self._evict_all(page)
+        """Make a free page, of no order any more, the group's, which then takes its blocks."""
+        if page.kept:
+            self._evict_all(page)
         if page.group != state.number:
             for block in page.blocks:
                 block.page = None
-            ids = state.shape.ids(page.number, self.pages)
             page.group = state.number
-            page.blocks = [self._make_block(page.group, number) for number in ids]
+            if page.group not in page.of_group:
+                ids = state.shape.ids(page.number, self.pages)
+                page.of_group[page.group] = [self._make_block(page.group, one) for one in ids]
+            page.blocks = page.of_group[page.group]
             for block in page.blocks:
                 block.page, block.is_free = page, True
-        page.bare = {block.block_id: block for block in reversed(page.blocks)}
-        self._use_page(page, state)
+        self._use_page(state)
 
     def _revive(self, page: Page[B], state: _Group[B]) -> None:
         """Make a free page its last owner's again, as it is."""
         (self._kept if page in self._kept else self._bare).pop(page)
-        self._use_page(page, state)
-
-    def _use_page(self, page: Page[B], state: _Group[B]) -> None:
         if page.bare:
             state.open[page] = None
         if page.kept:
             state.partly[page] = None
+        self._use_page(state)
+
+    def _use_page(self, state: _Group[B]) -> None:
         state.free += state.size
         self.free_pages -= 1
-        self.promised[state.number] = max(0, self.promised[state.number] - 1)
+        if self.promised[state.number]:
+            self.promised[state.number] -= 1
 
     def _give_back(self, page: Page[B], state: _Group[B]) -> None:
-        """Make an owned page, all of whose blocks are free, a free page."""
-        state.free -= state.size
-        state.open.pop(page, None)
-        state.partly.pop(page, None)
+        """Make an owned page, the last of whose blocks was just freed, a free page."""
+        if state.size > 1:
+            state.free -= state.size - 1
+            state.open.pop(page, None)
+            state.partly.pop(page, None)
         (self._kept if page.kept else self._bare)[page] = None
         self.free_pages += 1
         if not self.used_pages:

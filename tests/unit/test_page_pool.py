@@ -54,7 +54,7 @@ def no_promise(self: Any, state: Any) -> bool:
 
 def a_page_that_is_used(self: Any) -> Any:
     page = next_page(self)
-    used = [other for other in self._made if other.blocks and not other.is_free]
+    used = [other for other in self._made if other.used]
     return used[0] if used else page
 
 

@@ -13,16 +13,17 @@ pytestmark = pytest.mark.core
 
 
 def test_each_part_of_both_pools_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_pool, "STEPS", page_pool.BLOCK + 1)
+    monkeypatch.setattr(page_pool, "PAIRS", 1)
     found = page_pool.ratios(requests=2, shared=2, stock=3)
     assert list(found) == [*page_pool.PARTS, "all"]
     assert all(ratio > 0 for ratio in found.values())
 
 
-@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("groups", [2, 3])
 def test_one_is_ours_and_the_other_vllms(groups: int) -> None:
     ours, theirs = (
-        page_pool._manager(groups, 2, is_shared=is_shared).block_pool for is_shared in (True, False)
+        page_pool._scheduler(groups, 2, is_shared=is_shared).kv_cache_manager.block_pool
+        for is_shared in (True, False)
     )
     assert type(ours) is PageBlocks
     assert type(theirs) is BlockPool

@@ -309,11 +309,19 @@ def make_core(pair: Pair, asynchronous: bool, spare_blocks: int) -> Core:
     config.cache_config.num_gpu_blocks = caches.num_blocks
     _set_block_size(config.cache_config, caches.kv_cache_groups)
     block_size, hashed = core.resolve_kv_cache_block_sizes(caches, config)
-    made = AsyncScheduler if asynchronous else Scheduler
-    scheduler = made(
-        config, caches, _Grammars(), block_size, hash_block_size=hashed, mm_registry=_NoImages()
-    )
+    scheduler = scheduler_over(caches, config, block_size, hashed, asynchronous)
     return Core(pair, config, caches, scheduler, core.get_request_block_hasher(hashed, sha256))
+
+
+def scheduler_over(
+    caches: Any, config: Any, block_size: int, hashed: int, asynchronous: bool = False
+) -> Any:
+    """vLLM's scheduler; ``hashed``: tokens that it hashes at a time."""
+    made = AsyncScheduler if asynchronous else Scheduler
+    with _default_ascend_config():
+        return made(
+            config, caches, _Grammars(), block_size, hash_block_size=hashed, mm_registry=_NoImages()
+        )
 
 
 def _share_pages(pair: Pair, caches: Any, ahead: int, asynchronous: bool, spare: int) -> Any:

@@ -12,7 +12,7 @@ connectors are not served, and the worker is told of blocks by ``named`` ids.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -167,8 +167,13 @@ class GroupBlocks:
         self.pool = pool
         self.group = group
         self.get_new_blocks = functools.partial(pool.take, group)
-        for name in ("touch", "free_blocks", "cache_full_blocks", "get_cached_block"):
+        for name in ("touch", "cache_full_blocks", "get_cached_block"):
             setattr(self, name, getattr(pool, name))
+
+    def free_blocks(self, blocks: Iterable[Any], **how: Any) -> None:
+        """As the pool does it; in most steps a window gives back none."""
+        if blocks:
+            self.pool.free_blocks(blocks, **how)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.pool, name)
@@ -210,7 +215,7 @@ def _counted_in_pages(coordinator: Any, pool: PageBlocks, views: Sequence[GroupB
         request_id = asked["request_id"]
         if pages.is_closed and not any(one.req_to_blocks.get(request_id) for one in managers):
             return IMPOSSIBLE
-        if not blocks_to_allocate(**asked) and not pages.all_promised:
+        if not blocks_to_allocate(**asked) and not any(pages.promised):
             return 0  # Most requests in most steps.
         for manager, needed in zip(managers, counting, strict=True):
             manager.get_num_blocks_to_allocate = needed
