@@ -3,8 +3,6 @@
 
 from pathlib import Path
 
-import pytest
-
 import code_size
 
 SOURCE = '''# SPDX
@@ -34,17 +32,3 @@ def test_imports_comments_and_docstrings_do_not_count(tmp_path: Path) -> None:
     assert code_size.code_lines(tmp_path / "shape.py") == len(
         ("class", "width", "def", "text", "of two lines", "return")
     )
-
-
-@pytest.mark.parametrize(
-    ("path", "room"),
-    [
-        ("cli.py", "."),
-        ("layout/plan.py", "layout"),
-        ("adapters/patching.py", "adapters"),
-        ("adapters/common/judge/answer.py", "adapters/common/judge"),
-        ("adapters/vllm_ascend_0_30/v2/attention/x.py", "adapters/vllm_ascend_0_30"),
-    ],
-)
-def test_rooms(path: str, room: str) -> None:
-    assert code_size.room_of(Path("/p") / path, Path("/p")) == room

@@ -58,19 +58,6 @@ def test_what_is_recorded_is_what_the_adapter_names_today():
         assert {entry["use"] for entry in shipped} == {"read", "replaced"}
 
 
-def test_what_is_only_imported_is_written_apart():
-    found = port_report.recorded(installed_host.adapter())
-    at_a_start, imported = (port_report._part(found, apart) for apart in (False, True))
-    for distribution, versions in found.items():
-        for version, whole in versions.items():
-            watched, others = (part[distribution][version] for part in (at_a_start, imported))
-            assert {entry["use"] for entry in others["names"].values()} == {"imported"}
-            assert watched["names"] == {
-                name: entry for name, entry in whole["names"].items() if name not in others["names"]
-            }
-            assert (watched["files"], others["files"]) == (whole["files"], {})
-
-
 def test_later_versions_are_read_as_they_were_recorded(tmp_path):
     """Written are their differences: another print, another use, a name of their own."""
     used = {"print": "1", "use": "replaced", "patches": ["a patch"]}

@@ -57,22 +57,3 @@ def test_what_keeps_a_release_back(output: Path, version: str, tag: str, reason:
     built(output, version)
     with pytest.raises(release_check.ReleaseError, match=reason):
         release_check.notes(tag, output)
-
-
-def test_a_command_that_fails_says_what_it_said() -> None:
-    with pytest.raises(release_check.ReleaseError, match="failed:\nno such thing"):
-        release_check.run("sh", "-c", "echo no such thing; exit 3")
-
-
-def test_what_else_lies_in_the_folder_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(release_check, "run", lambda *_: None)
-    for name in ("mine.txt", "mkv_ascend-0.1-py3-none-any.whl", "mkv_ascend-0.1.tar.gz"):
-        (tmp_path / name).touch()
-    release_check.build(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_the_supported_pythons_are_tried() -> None:
-    assert list(release_check.pythons()) == ["3.10", "3.11", "3.12"]

@@ -13,7 +13,6 @@ import pytest
 
 import foreign_names
 import without_patch
-from mkv_ascend.adapters.patching import Record
 from without_patch_stubs import STUBS
 
 PROGRAM = """
@@ -85,17 +84,6 @@ def test_one_record_is_left_out_and_noted(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "before").exists() == (not name)
 
 
-def test_a_fork_does_not_leave_out_what_was_done_before_it(tmp_path: Path) -> None:
-    (tmp_path / "before").write_text("colour::colours:red of the door\n")
-    for left_out, done in {
-        "colour": True,
-        "colour::of the door": True,
-        "colour::wall": False,
-    }.items():
-        assert without_patch._was_done_before(left_out, tmp_path) == done
-    assert not without_patch._was_done_before("tint", tmp_path)
-
-
 def test_every_stub_is_a_function_and_has_targets_of_its_record() -> None:
     for name, stubs in STUBS.items():
         for stub, targets in stubs.items():
@@ -114,19 +102,3 @@ def test_a_name_that_no_record_has_is_refused(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         without_patch.main(["no such record"])
     assert "no record of this host is named 'no such record'" in capsys.readouterr().err
-
-
-def test_the_test_that_failed_first_is_kept(tmp_path: Path) -> None:
-    log = tmp_path / "one.log"
-    log.write_text(
-        "..F\nFAILED tests/conftest.py::test_b[c, d] - AssertionError: e\nFAILED tests\n"
-    )
-    assert without_patch._first_failure(log) == "tests/conftest.py::test_b[c, d]"
-
-
-def test_parts_are_those_of_one_target() -> None:
-    targets = ("m:A.run", "m:B.run", "m:B.stop", "n:limit")
-    record = Record("several", targets)
-    parts = [without_patch.parts_of(record, target).split("|") for target in targets]
-    assert parts == [["m:A.run", "A.run"], ["m:B.run", "B.run"], ["m:B.stop", ".stop"], ["n:limit"]]
-    assert without_patch.parts_of(Record("one", "m:A.run"), "m:A.run") == ""
