@@ -195,73 +195,58 @@ def test_a_file_is_named_by_an_absolute_path() -> None:
         assert "an absolute path" in problem
 
 
-def test_layout_options() -> None:
-    for name in ("shared_pages", "without_draft"):
-        for value in (True, False):
-            parsed = parse_config({"mkv_ascend": {"layout": {name: value}}})
-            assert parsed.layout == dataclasses.replace(LayoutOptions(), **{name: value})
-    assert parse_config({"mkv_ascend": {"layout": {}}}).layout == LayoutOptions(shared_pages=True)
+@pytest.mark.parametrize(
+    ("section", "options", "read"),
+    [
+        ("layout", {}, LayoutOptions(shared_pages=True)),
+        *(
+            ("layout", {name: value}, dataclasses.replace(LayoutOptions(), **{name: value}))
+            for name in ("shared_pages", "without_draft")
+            for value in (True, False)
+        ),
+        ("kv_cache", {}, KvCacheOptions(None, replicate_draft=False)),
+        ("kv_cache", {"draft_dtype": "float16"}, KvCacheOptions("float16")),
+        ("kv_cache", {"replicate_draft": True}, KvCacheOptions(None, replicate_draft=True)),
+        ("drafting", {}, DraftingOptions(None, give_up_below=None)),
+        ("drafting", {"window": 4096}, DraftingOptions(4096)),
+        ("drafting", {"give_up_below": 0.25}, DraftingOptions(give_up_below=0.25)),
+    ],
+)
+def test_options_of_the_other_sections(section: str, options: Any, read: Any) -> None:
+    assert getattr(parse_config({"mkv_ascend": {section: options}}), section) == read
 
 
-def test_dtype_of_the_drafts_cache() -> None:
-    parsed = parse_config({"mkv_ascend": {"kv_cache": {"draft_dtype": "float16"}}})
-    assert parsed.kv_cache == KvCacheOptions("float16")
-    assert parse_config({}).kv_cache == KvCacheOptions(None)
-
-
-def test_keys_of_a_draft_on_each_rank() -> None:
-    parsed = parse_config({"mkv_ascend": {"kv_cache": {"replicate_draft": True}}})
-    assert parsed.kv_cache == KvCacheOptions(None, replicate_draft=True)
-    assert not parse_config({}).kv_cache.replicate_draft
-    for wrong in (1, "true", None):
-        (problem,) = problems_of({"mkv_ascend": {"kv_cache": {"replicate_draft": wrong}}})
-        assert problem.startswith("mkv_ascend.kv_cache.replicate_draft is ")
-
-
-@pytest.mark.parametrize("dtype", ["int8", "fp8", "auto", ["float16"], 16])
-def test_dtypes_that_the_drafts_cache_cannot_have(dtype: Any) -> None:
-    with pytest.raises(ConfigError, match=r"kv_cache\.draft_dtype is .*bfloat16, float16, float32"):
-        parse_config({"mkv_ascend": {"kv_cache": {"draft_dtype": dtype}}})
-
-
-def test_window_of_the_draft() -> None:
-    parsed = parse_config({"mkv_ascend": {"drafting": {"window": 4096}}})
-    assert parsed.drafting == DraftingOptions(4096)
-    assert parse_config({}).drafting == DraftingOptions(None)
-
-
-@pytest.mark.parametrize("window", [1, 0, -4096, 2**31, 4096.0, "4096", True, [4096]])
-def test_windows_that_the_draft_cannot_have(window: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=r"drafting\.window is .*allowed: 2 to 2147483647, the to"
-    ):
-        parse_config({"mkv_ascend": {"drafting": {"window": window}}})
-
-
-def test_a_draft_is_given_up_below_a_share() -> None:
-    parsed = parse_config({"mkv_ascend": {"drafting": {"give_up_below": 0.25}}})
-    assert parsed.drafting == DraftingOptions(give_up_below=0.25)
-    assert parse_config({}).drafting.give_up_below is None
-
-
-@pytest.mark.parametrize("share", [0, 1, 0.0, 1.0, -0.1, 20, float("nan"), "0.2", True, [0.2]])
-def test_shares_below_which_no_draft_can_be_given_up(share: Any) -> None:
-    with pytest.raises(ConfigError, match=r"give_up_below is .*allowed: more than 0 and less than"):
-        parse_config({"mkv_ascend": {"drafting": {"give_up_below": share}}})
+TRUE_OR_FALSE = "true or false"
 
 
 @pytest.mark.parametrize(
-    ("layout", "parts"),
+    ("option", "values", "allowed"),
     [
-        ({"shared_page": True}, ("mkv_ascend.layout.shared_page", "did you mean 'shared_pages'?")),
-        ({"shared_pages": 1}, ("layout.shared_pages is 1", "true or false")),
-        ({"shared_pages": None}, ("layout.shared_pages is None", "true or false")),
+        ("layout.shared_pages", [1, None], TRUE_OR_FALSE),
+        ("layout.shared_page", [True], r"did you mean 'shared_pages'\?"),
+        ("kv_cache.replicate_draft", [1, "true", None], TRUE_OR_FALSE),
+        (
+            "kv_cache.draft_dtype",
+            ["int8", "fp8", "auto", ["float16"], 16],
+            "bfloat16, float16, float32",
+        ),
+        (
+            "drafting.window",
+            [1, 0, -4096, 2**31, 4096.0, "4096", True, [4096]],
+            "allowed: 2 to 2147483647, the to",
+        ),
+        (
+            "drafting.give_up_below",
+            [0, 1, 0.0, 1.0, -0.1, 20, float("nan"), "0.2", True, [0.2]],
+            "allowed: more than 0 and less than",
+        ),
     ],
 )
-def test_layout_options_that_are_refused(layout: Any, parts: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse_config({"mkv_ascend": {"layout": layout}})
-    assert all(part in str(error.value) for part in parts)
+def test_values_that_an_option_cannot_have(option: str, values: list[Any], allowed: str) -> None:
+    section, _, name = option.partition(".")
+    for value in values:
+        (problem,) = problems_of({"mkv_ascend": {section: {name: value}}})
+        assert re.match(rf"mkv_ascend\.{option} .*{allowed}", problem), problem
 
 
 scalars = st.one_of(
@@ -270,27 +255,10 @@ scalars = st.one_of(
 words = st.one_of(
     st.sampled_from(
         [
-            "attention",
-            "layout",
-            "kv_cache",
-            "drafting",
-            "window",
-            "give_up_below",
-            "target",
-            "draft",
-            "layers",
-            "window_bound",
-            "shared_pages",
-            "exact",
-            "mla",
-            "FIA",
-            "draft_dtype",
-            "replicate_draft",
-            "float16",
-            "full_attention",
-            "(?i)x",
-            "((",
-            "a{99999999999999999999}",
+            *("attention", "layout", "kv_cache", "drafting", "window", "give_up_below", "target"),
+            *("draft", "layers", "window_bound", "shared_pages", "exact", "mla", "FIA"),
+            *("draft_dtype", "replicate_draft", "float16", "full_attention"),
+            *("(?i)x", "((", "a{99999999999999999999}"),
         ]
     ),
     st.text(max_size=4),

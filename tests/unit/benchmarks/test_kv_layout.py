@@ -1,31 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The KV layout benchmark, without vLLM's part (tests/emulated has that)."""
+"""The KV layout benchmark and pairs of published models; tests/emulated has vLLM's part."""
 
 from __future__ import annotations
 
 import pytest
 
 from benchmarks.kv_layout import (
-    as_requests,
     as_table,
-    below,
     figures,
-    published_figures,
     summary,
 )
 from benchmarks.models import load_pair, load_pair_of_pages
-from benchmarks.published_pairs import PAIRS
+from benchmarks.published import NotServedError, layers_of, pair_needs, published_names, read_facts
+from benchmarks.published_pairs import PAIRS, PublishedPair
 from benchmarks.rows import ROWS, Row
 from mkv_ascend.layout.kind import Role
+from mkv_ascend.layout.page_planning import plan_pages
 
 RAISES = {"groups": None, "mib": None, "error": "NotImplementedError: no (file.py:1)"}
-
-
-def test_published_pairs_are_rows_without_vllms_part() -> None:
-    row = published_figures(PAIRS[0])
-    assert row.keys() == figures(ROWS[4], RAISES).keys()
-    assert (row["table"], row["vllm"]) == (None, None)
-    assert PAIRS[0].name in as_table({"rows": [row]})
 
 
 def test_the_summary_counts_rows_in_each_way_of_planning() -> None:
@@ -62,29 +54,6 @@ def test_rows_of_layers_that_take_strides_are_near_the_ideal() -> None:
     assert max(over) < 1.01
 
 
-def test_the_goal_is_the_better_of_both_figures() -> None:
-    assert [(row.goal.groups, row.goal.mib) for row in ROWS[:3]] == [
-        (3, 4260),
-        (11, 3655),
-        (12, 995),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("requests", "equal_groups", "is_below"),
-    [(10.0, None, False), (16.0, None, True), (7.0, 2, False), (8.0, 2, True), (16.0, 2, True)],
-)
-def test_rows_that_serve_fewer_requests_than_they_must_are_named(
-    requests: float, equal_groups: int | None, is_below: bool
-) -> None:
-    """We serve 15.4 of this pair."""
-    stock = {"groups": 15, "requests": requests, "equal_groups": equal_groups, "error": None}
-    row = figures(ROWS[0], RAISES, stock)
-    assert below(row) is is_below
-    last = as_requests({"rows": [row]}).splitlines()[-1]
-    assert last.endswith(f"must be: {ROWS[0].name if is_below else 'none'}")
-
-
 def test_pages_of_one_size_are_those_that_the_second_host_makes() -> None:
     """Figures of Platform._align_hybrid_block_size for states of 1072 KiB and keys of 1 KiB."""
     pair = load_pair_of_pages("Qwen3-Next-80B-A3B", "eagle3-2x128")
@@ -97,3 +66,37 @@ def test_pages_of_one_size_are_those_that_the_second_host_makes() -> None:
     without = load_pair_of_pages("Llama-3.1-8B", "gemma-3-1b")
     assert without == load_pair("Llama-3.1-8B", "gemma-3-1b")
     assert without.needs_of_pages() == without.needs()
+
+
+every_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+
+
+@every_pair
+def test_every_pair_has_few_groups_and_never_more_memory_than_a_block_in_a_page(
+    pair: PublishedPair,
+) -> None:
+    needs = pair_needs(pair.target, pair.draft, pair.request, pair.ranks)
+    found = plan_pages(needs, pair.request)
+    assert sum(len(group.layers) for group in found.groups) == len(needs)
+    assert len(found.groups) <= 7
+    assert found.held_bytes <= plan_pages(needs, pair.request, one_block=True).held_bytes * 1.001
+
+
+def test_there_are_forty_pairs_of_every_family() -> None:
+    names = {name for pair in PAIRS for name in (pair.target, pair.draft)}
+    assert len({pair.name for pair in PAIRS}) == len(PAIRS) >= 40
+    assert names <= set(published_names())
+    for name in names:
+        assert read_facts(name)["source"].startswith("https://")
+
+
+def test_layers_are_those_of_the_config() -> None:
+    flash = layers_of("DeepSeek-V4-Flash", Role.TARGET)
+    assert len(flash) == 43 + 21 * 4 + 20 * 2
+    assert {need.page_bytes(need.block_size) for need in flash} == {16_640, 131_072}
+    kimi = layers_of("Kimi-Linear-48B-A3B", Role.TARGET)
+    assert sum(bool(need.row_bytes) for need in kimi) == 7
+    halved = layers_of("Qwen3-8B", Role.DRAFT, ranks=16)
+    assert halved[0].row_bytes == (128 * 2, 128 * 2)
+    with pytest.raises(NotServedError, match="cannot be divided by 3"):
+        layers_of("Qwen3-8B", Role.DRAFT, ranks=3)

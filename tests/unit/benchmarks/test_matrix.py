@@ -8,28 +8,20 @@ from collections.abc import Sequence
 import pytest
 
 import matrix_pages
-from benchmarks.matrix import cells, refusals, store
+from benchmarks.matrix import cells, refusals
 from benchmarks.matrix.cells import K, find_cells
 from benchmarks.matrix.judging import Judge, faults
 from benchmarks.matrix.lookup import proposed_by_lookup
 from benchmarks.matrix.prompts import MIXED
 from benchmarks.matrix.running import (
-    OURS,
-    STOCK,
-    Verdict,
     replayed,
 )
 from tests.support.engine import Result
 from tests.support.reference import DraftProposal
 from tests.support.speculation import SpeculativeOutput
-from tests.support.tiny_models.recipes import FOR_THE_MATRIX
 
 OUTCOMES = {"works", "refused", "fails"}
 IN_GRAPHS = {*OUTCOMES, "draft eager", "eager", None}
-
-
-def test_models_that_only_the_matrix_trains_are_in_it() -> None:
-    assert {model for cell in find_cells([]) for model in cell.models} >= {*FOR_THE_MATRIX}
 
 
 def following(context: Sequence[int]) -> int:
@@ -168,20 +160,6 @@ def test_a_crash_is_no_refusal() -> None:
     assert refusals.last_words(told) == f"{several} [mode], [method]"
 
 
-def test_a_verdict_is_found_until_a_source_changes(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "FOLDER", tmp_path)
-    cell, other = find_cells(["dense/dense", "dense/mla"])
-    verdict = Verdict("works", "", 1.25, 1.25, 3.0)
-    store.keep(cell, OURS, verdict)
-    assert store.find(cell, OURS) == verdict
-    assert store.find(cell, STOCK) is None
-    assert store.find(other, OURS) is None
-    monkeypatch.setattr(store, "sources_digest", lambda side: "changed")
-    assert store.find(cell, OURS) is None
-
-
 def test_the_published_matrix_says_why() -> None:
     published = matrix_pages.read()["cells"]
     places = {(cell["target"], cell["draft"], cell["method"]) for cell in published}
@@ -225,9 +203,3 @@ def test_what_ran_in_graphs_is_told(
     assert found[0] == outcome[0]
     assert found[1].startswith(outcome[1])
     assert "So" not in found[1]
-
-
-def test_counted_replays_of_the_target_tell_as_the_log_does() -> None:
-    (cell,) = find_cells(["dense/dense"])
-    assert replayed(cell, Result(tokens=[], draft_replays=3, target_replays=2))[0] == "works"
-    assert replayed(cell, Result(tokens=[], draft_replays=3))[0] == "fails"

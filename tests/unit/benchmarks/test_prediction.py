@@ -22,13 +22,6 @@ def test_every_second_row_calibrates_and_the_constants_are_those_of_the_fit() ->
     assert fitted == pytest.approx(dict(shipped), rel=0.01)
 
 
-def test_rows_that_do_not_calibrate_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = prediction.fit()
-    kept = [(row, True) for row, calibrates in prediction.rows() if calibrates]
-    monkeypatch.setattr(prediction, "rows", lambda: kept)
-    assert prediction.fit() == before
-
-
 def test_a_row_that_was_looked_at_is_in_sample_and_counts_by_its_sign_alone() -> None:
     found = prediction.figures(read_calibration())
     known = [figure for figure in found if figure.half == "in-sample"]
@@ -43,16 +36,6 @@ def test_a_row_that_was_looked_at_is_in_sample_and_counts_by_its_sign_alone() ->
     told, before = prediction.summary(changed), prediction.summary(found)
     assert told["wrong_signs"] == [drafted.name]
     assert (told["mean"], told["speed_ups"]) == (before["mean"], before["speed_ups"])
-
-
-def test_the_fit_finds_constants_that_made_the_figures() -> None:
-    made = {"step": 3.0, "layer": 0.5, "request": 0.0, "speculation": 2.0}
-    counts = [(1, 4, 1, 0), (1, 0, 2, 1), (0, 3, 5, 1), (1, 7, 1, 1), (0, 2, 9, 0)]
-    weighted = []
-    for row in counts:
-        one = dict(zip(prediction.HOST_TERMS, map(float, row), strict=True))
-        weighted.append((one, sum(made[name] * number for name, number in one.items())))
-    assert prediction._least_squares(weighted) == pytest.approx(made, abs=1e-6)
 
 
 def test_band_and_page_say_what_comes_out() -> None:
@@ -78,10 +61,3 @@ def test_what_nobody_measured_counts_by_its_sign(monkeypatch: pytest.MonkeyPatch
         f"{name}: a speed-up of 1.10 is predicted elsewhere, and of {ours:.2f} here"
         in "\n".join(prediction.page(found))
     )
-
-
-def test_rows_with_a_draft_say_how_its_steps_are_scheduled() -> None:
-    """vLLM 0.14.1 and 0.19 schedule ahead without a draft, and not with these methods."""
-    drafted = [row for row, _ in prediction.rows() if "drafted_ms" in row]
-    assert {row["method"] for row in drafted} == {"suffix", "draft_model"}
-    assert {(row["ahead"], row["drafted_ahead"]) for row in drafted} == {(True, False)}

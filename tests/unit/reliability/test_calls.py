@@ -79,13 +79,3 @@ def test_only_errors_that_stock_does_not_give_are_problems():
         "hung: call 2 POST /v1/completions {'n': 2}"
     ]
     assert fuzz.new_errors(found, {0: "500", 2: fuzz.DROPPED}, sent) == []
-
-
-@pytest.mark.parametrize("outcome", ["500", "503", fuzz.HUNG, fuzz.DROPPED])
-def test_what_an_error_of_the_server_is(outcome):
-    assert fuzz.is_error(outcome)
-
-
-@pytest.mark.parametrize("outcome", ["200", "404", "499"])
-def test_what_is_none(outcome):
-    assert not fuzz.is_error(outcome)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from mkv_ascend import envs
 from tests.support import reference
 from tests.support.models.random_models import write_model
-from tests.support.speculation import DraftModel, SpeculativeOutput, draft_and_verify
+from tests.support.speculation import DraftModel, draft_and_verify
 
 CONTEXTS = st.lists(st.integers(0, 255), min_size=1, max_size=12)
 
@@ -134,12 +134,6 @@ def test_speculation_keeps_the_targets_tokens_and_accepts_what_they_share(
     assert output.accepted_per_position == accepted
     if self_draft:
         assert accepted == [len(output.proposals)] * k
-
-
-def test_mean_acceptance_length_counts_the_targets_token() -> None:
-    proposals = [reference.DraftProposal([1], [2, 3, 4])] * 4
-    assert SpeculativeOutput([1] * 10, proposals, [3, 2, 1], 1.0).mean_acceptance_length == 2.5
-    assert SpeculativeOutput([], [], [0], 1.0).mean_acceptance_length == 0.0
 
 
 def test_a_near_tie_leaves_an_output_undecided(models: Sequence[Path]) -> None:

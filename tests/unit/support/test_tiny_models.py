@@ -6,7 +6,6 @@ What the trained models themselves can do is tested in tests/emulated/support/te
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -19,9 +18,7 @@ from tests.support.models import pictured_hybrid
 from tests.support.tiny_models import (
     ALL_NAMES,
     making,
-    sensitivity,
     store,
-    training,
 )
 from tests.support.tiny_models.corpus import Corpus
 from tests.support.tiny_models.recipes import (
@@ -29,10 +26,6 @@ from tests.support.tiny_models.recipes import (
     RECIPES,
     Recipe,
     find_recipe,
-)
-from tests.support.tiny_models.tokenizer import (
-    BOS_TOKEN_ID,
-    VOCABULARY_SIZE,
 )
 
 MINUTE = Recipe(
@@ -66,31 +59,6 @@ def minute_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Re
     store.digests.cache_clear()
 
 
-def test_a_trained_checkpoint_is_kept_in_half_its_bytes_and_unpacked_with_all_its_values(
-    minute_model: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    monkeypatch.setattr(sensitivity, "REQUIRED_SHARE", -1.0)
-    monkeypatch.setattr(sensitivity, "REQUIRED_LAYER_SHARE", -1.0)
-    path = making.train_anew(minute_model.name)
-    with making.one_thread():
-        trained = training.train(minute_model, CORPUS)
-    found = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    assert found.config.vocab_size == VOCABULARY_SIZE
-    for name, value in trained.state_dict().items():
-        assert torch.equal(found.state_dict()[name], value), name
-    unpacked = (path / store.WEIGHTS_FILE).stat().st_size
-    kept = store.file_of(minute_model.name)
-    assert kept.stat().st_size < 0.6 * unpacked
-    assert AutoTokenizer.from_pretrained(path)("a")["input_ids"] == [BOS_TOKEN_ID, ord("a")]
-    description = store.read_description(path)
-    assert description["recipe"]["steps"] == minute_model.steps
-    assert 0.0 <= description["sensitivity"]["share"] <= 1.0
-    monkeypatch.setattr(store, "unpack", None)
-    assert making.model_directory(minute_model.name) == path
-
-
 def test_a_value_that_rounding_would_change_is_kept_as_it_is(minute_model: Recipe) -> None:
     values = {"half": torch.tensor([0.5, -3.0]), "third": torch.tensor([1 / 3]), "whole": ONES}
     store.write_packed(minute_model.name, values)
@@ -119,19 +87,3 @@ def test_every_checkpoint_is_there_with_its_digest_and_of_its_recipe() -> None:
         _, header = store.read_packed(name)
         recorded = json.loads(header[store.DESCRIPTION_FILE])["recipe"]
         assert recorded == json.loads(json.dumps(asdict(find_recipe(name)))), name
-
-
-def test_checkpoints_are_small() -> None:
-    size = sum(file.stat().st_size for file in store.CHECKPOINTS.iterdir())
-    assert size < 40e6
-
-
-def test_the_lock_keeps_a_second_process_out(tmp_path: Path) -> None:
-    path = tmp_path / "model-abc"
-    with store.locked(path):
-        lock = next(tmp_path.glob(".*.lock"))
-        # A second open file is what another process would have.
-        with open(lock, "w") as other, pytest.raises(BlockingIOError):
-            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    with open(lock, "w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
