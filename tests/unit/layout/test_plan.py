@@ -25,7 +25,8 @@ from mkv_ascend.layout.component import (
 )
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.plan import TRANSFER_ALIGNMENT, CachePlan, make_plan
-from mkv_ascend.layout.pooling import page_bytes
+from mkv_ascend.layout.pooling import PlacedLayer, Placement, Pool, page_bytes
+from mkv_ascend.layout.proof import OverlapError, prove_pool
 from tests.support.caches.layouts import CONV_BYTES, MIB, keys_and_values, qwen3_next, states
 
 
@@ -310,3 +311,57 @@ def test_no_group_has_planes_to_spare(groups: list[list[LayerLayout]]) -> None:
             most[size] = max(most.get(size, 0), sizes.count(size))
     expected = sum(size * count for size, count in most.items())
     assert sum(pool.bytes_per_block for pool in pools) == expected
+
+
+def test_bug_2_each_layer_of_a_pool_is_cut_by_its_own_sizes() -> None:
+    """Pages of equal size, keys and values not: stock cuts both by the first layer's ratio."""
+    full = keys_and_values("full", 8, 192, 64)
+    window = keys_and_values("window", 8, 128, 128)
+    assert full.page_bytes == window.page_bytes
+    plan = make_plan([[full], [window]])
+    views = plan.bind(10).views()
+    assert [view.shape[-1] for view in views["full"].views] == [192, 64]
+    assert [view.shape[-1] for view in views["window"].views] == [128, 128]
+    # Contiguous components of other sizes cannot share bytes: a buffer each.
+    (pool,) = plan.pools
+    assert len(pool.buffers) == 4
+
+
+def stock_hybrid_pool(num_draft_heads: int, dim: int) -> Pool:
+    """A page of 2 MiB and a convolution, as stock shares it: keys and values are at its end."""
+    page = CONV_BYTES + 2 * MIB
+
+    def attention(layer: str, group: int, plane: int) -> PlacedLayer:
+        rows = plane // 8
+        keys = Placement("k", 0, page - 2 * plane, 0, plane, 8, rows, rows)
+        values = Placement("v", 0, page - plane, 0, plane, 8, rows, rows)
+        return PlacedLayer(layer, group, (keys, values))
+
+    conv = Placement("conv", 0, 0, 0, CONV_BYTES, 1, CONV_BYTES, CONV_BYTES)
+    ssm = Placement("ssm", 0, CONV_BYTES, 0, MIB, 1, MIB, MIB)
+    layers = (
+        PlacedLayer("model.layers.0", 0, (conv, ssm)),
+        attention("model.layers.3", 1, MIB),
+        attention("draft.layers.0", 2, num_draft_heads * dim * 1024 * 2),
+    )
+    return Pool(Storage.SPLIT, "as stock does", (page,), layers)
+
+
+def test_bug_7_blocks_of_a_draft_overlap_other_blocks_of_the_target() -> None:
+    # 4 heads of 128 have keys of 1 MiB, as large as the target's and its recurrent state: sound.
+    prove_pool(0, stock_hybrid_pool(4, 128))
+    # Those of 2 heads lie among the target's values, which are twice as large: block 1 of the
+    # draft is in the second half of block 0 of the target.
+    with pytest.raises(OverlapError) as refusal:
+        prove_pool(0, stock_hybrid_pool(2, 128))
+    first = CONV_BYTES + MIB
+    assert (
+        f"blocks of k of draft.layers.0 (bytes {first} to {first + MIB // 2} per block) and "
+        f"v of model.layers.3 (bytes {first} to {first + MIB} per block) share bytes of buffer 0; "
+        "give these layers pools of their own"
+    ) in str(refusal.value)
+
+    draft = keys_and_values("draft.layers.0", 2, 128, block=1024, role=Role.DRAFT)
+    groups = qwen3_next()
+    plan = make_plan([*groups[:3], [*groups[3], draft]])
+    assert plan.bytes_per_block == 24 * MIB + 12 * CONV_BYTES + draft.page_bytes

@@ -12,7 +12,6 @@ import pytest
 
 from mkv_ascend.layout.component import ONE_BLOCK, Storage
 from reliability import plans
-from reliability.__main__ import main
 
 
 def test_ten_thousand_random_plans_share_no_byte() -> None:
@@ -71,19 +70,3 @@ def plan(group_of: dict[str, int], **views: SimpleNamespace) -> Any:
 def test_a_shared_byte_is_found(groups: tuple[int, int], offset: int, fault: str) -> None:
     one = plan({"a": groups[0], "b": groups[1]}, a=view(0), b=view(offset))
     assert plans.shared_byte(one, 2) == fault
-
-
-def test_a_run_goes_on_where_it_was_stopped(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged: list[int] = []
-
-    def fault_of(seed: int, number: int) -> str:
-        judged.append(number)
-        return "wrong" if number == 7 else ""
-
-    monkeypatch.setattr(plans, "fault_of", fault_of)
-    kept = ["--keep", str(tmp_path / "kept")]
-    assert main(["plans", "--count", "5", *kept]) == 0
-    assert main(["plans", "--count", "9", *kept]) == 1
-    assert judged == [*range(9)]
-    with pytest.raises(SystemExit, match="Name another file"):
-        main(["plans", "--seed", "2", *kept])

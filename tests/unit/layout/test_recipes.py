@@ -98,20 +98,6 @@ def test_all_keys_on_each_rank_share_a_block_table_with_shares() -> None:
         make_plan([[share, layout_of(specs.FullAttentionSpec(256, 2, 64), other)]])
 
 
-def test_l2_latent_and_rope() -> None:
-    made = layout(specs.AscendMLAAttentionSpec(128, 1, 576), latent_dim=512, rope_dim=64)
-    assert made.kind is Kind.MLA
-    assert tensors(made) == {
-        "latent": ("bfloat16", (3, 128, 1, 512)),
-        "rope": ("bfloat16", (3, 128, 1, 64)),
-    }
-
-
-def test_l2_of_vllms_own_spec_which_knows_of_no_sparse_attention() -> None:
-    made = layout(specs.MLAAttentionSpec(128, 1, 576), latent_dim=512, rope_dim=64)
-    assert (made.kind, list(tensors(made))) == (Kind.MLA, ["latent", "rope"])
-
-
 def test_l2_needs_to_know_how_much_is_rope() -> None:
     with pytest.raises(LayoutError, match=r"head size of 576 .* give latent_dim and rope_dim"):
         layout(specs.AscendMLAAttentionSpec(128, 1, 576))
@@ -119,176 +105,125 @@ def test_l2_needs_to_know_how_much_is_rope() -> None:
         layout(specs.AscendMLAAttentionSpec(128, 1, 576), latent_dim=512, rope_dim=128)
 
 
-def test_l3_quantised_latent_and_keys() -> None:
-    # vllm-ascend counts 512 bytes of int8 and 64 elements of bfloat16 as 640 of int8.
-    latent = layout(
-        specs.AscendMLAAttentionSpec(128, 1, 640, dtype="int8"),
-        latent_dim=512,
-        rope_dim=64,
-        key_dtype="int8",
-        value_dtype="bfloat16",
-    )
-    assert tensors(latent) == {
-        "latent": ("int8", (3, 128, 1, 512)),
-        "rope": ("bfloat16", (3, 128, 1, 64)),
-    }
-    keys = layout(
-        specs.FullAttentionSpec(128, 8, 128, dtype="int8"), key_dtype="int8", value_dtype="int8"
-    )
-    assert {dtype for dtype, _ in tensors(keys).values()} == {"int8"}
-    # Bytes alone do not say how they are read.
-    spec = specs.FullAttentionSpec(128, 8, 128, dtype="int8")
-    mixed = layout(spec, key_dtype="float8_e4m3fn", value_dtype="float8_e5m2")
-    assert [dtype for dtype, _ in tensors(mixed).values()] == ["float8_e4m3fn", "float8_e5m2"]
-
-
 ROWS = 128
-SPARSE = {
-    # form: (spec fields, components)
-    "L4": (
-        {"sparse_head_dim": (512, 64, 128), "head_size": 704},
-        {
-            "latent": ("bfloat16", (3, ROWS, 1, 512)),
-            "rope": ("bfloat16", (3, ROWS, 1, 64)),
-            "indexer_k": ("bfloat16", (3, ROWS, 1, 128)),
-        },
-    ),
-    "L4, replicas": (
-        {
-            "sparse_head_dim": (512, 64, 128),
-            "head_size": 704,
-            "sfa_dcp_replicated_indexer_size": 4,
-            "page": ROWS * (512 + 64 + 4 * 128) * 2,
-        },
-        {
-            "latent": ("bfloat16", (3, ROWS, 1, 512)),
-            "rope": ("bfloat16", (3, ROWS, 1, 64)),
-            "indexer_k": ("bfloat16", (12, ROWS, 1, 128)),
-        },
-    ),
-    "L5": (
-        {"sparse_head_dim": (512, 64, 0), "head_size": 576},
-        {
-            "latent": ("bfloat16", (3, ROWS, 1, 512)),
-            "rope": ("bfloat16", (3, ROWS, 1, 64)),
-        },
-    ),
-    "L6": (
-        {
-            "sparse_head_dim": (512, 64, 128),
-            "head_size": 704,
-            "cache_sparse_li_c8": True,
-            "page": ROWS * (576 * 2 + 128 + 2),
-        },
-        {
-            "latent": ("bfloat16", (3, ROWS, 1, 512)),
-            "rope": ("bfloat16", (3, ROWS, 1, 64)),
-            "indexer_k": ("int8", (3, ROWS, 1, 128)),
-            "indexer_scale": ("float16", (3, ROWS, 1, 1)),
-        },
-    ),
-    "L6, replicas": (
-        {
-            "sparse_head_dim": (512, 64, 128),
-            "head_size": 704,
-            "cache_sparse_li_c8": True,
-            "sfa_dcp_replicated_indexer_size": 4,
-            "page": ROWS * (576 * 2 + 4 * (128 + 2)),
-        },
-        {
-            "latent": ("bfloat16", (3, ROWS, 1, 512)),
-            "rope": ("bfloat16", (3, ROWS, 1, 64)),
-            "indexer_k": ("int8", (12, ROWS, 1, 128)),
-            "indexer_scale": ("float16", (12, ROWS, 1, 1)),
-        },
-    ),
+DSA, PACKED = (512, 64, 128), (656, 0, 128)
+"""Sizes of latent, rope and indexer keys; a packed latent has its rope and scales in its bytes."""
+LATENT, ROPE = ("latent", "bfloat16", 512), ("rope", "bfloat16", 64)
+PACKED_LATENT = ("latent", "int8", 656)
+INT8, SCALES = ("indexer_k", "int8", 128), ("indexer_scale", "float16", 1)
+BF16 = ("indexer_k", "bfloat16", 128)
+OF_A5 = {"c8_k_cache_dtype": "float8_e4m3fn", "c8_k_scale_cache_dtype": "float32"}
+FOUR = {"sfa_dcp_replicated_indexer_size": 4}
+LI, SFA = {"cache_sparse_li_c8": True}, {"cache_sparse_sfa_c8": True}
+SPARSE: dict[str, tuple[tuple[int, int, int], dict[str, Any], int | None, list[Any]]] = {
+    # form: (sizes, fields of the spec, bytes of a row, components)
+    "L4": (DSA, {}, None, [LATENT, ROPE, BF16]),
+    "L4, replicas": (DSA, FOUR, (512 + 64 + 4 * 128) * 2, [LATENT, ROPE, BF16]),
+    "L5": ((512, 64, 0), {}, None, [LATENT, ROPE]),
+    "L6": (DSA, LI, 576 * 2 + 128 + 2, [LATENT, ROPE, INT8, SCALES]),
+    "L6, replicas": (DSA, LI | FOUR, 576 * 2 + 4 * (128 + 2), [LATENT, ROPE, INT8, SCALES]),
     "L6, A5": (
-        {
-            "sparse_head_dim": (512, 64, 128),
-            "head_size": 704,
-            "cache_sparse_li_c8": True,
-            "c8_k_cache_dtype": "float8_e4m3fn",
-            "c8_k_scale_cache_dtype": "float32",
-            "page": ROWS * (576 * 2 + 128 + 4),
-        },
-        {
-            "latent": ("bfloat16", (3, ROWS, 1, 512)),
-            "rope": ("bfloat16", (3, ROWS, 1, 64)),
-            "indexer_k": ("float8_e4m3fn", (3, ROWS, 1, 128)),
-            "indexer_scale": ("float32", (3, ROWS, 1, 1)),
-        },
+        *(DSA, LI | OF_A5, 576 * 2 + 128 + 4),
+        [LATENT, ROPE, ("indexer_k", "float8_e4m3fn", 128), ("indexer_scale", "float32", 1)],
     ),
-    "L7": (
-        {
-            "sparse_head_dim": (656, 0, 128),
-            "head_size": 784,
-            "cache_sparse_sfa_c8": True,
-            "page": ROWS * (656 + 128 * 2),
-        },
-        {
-            "latent": ("int8", (3, ROWS, 1, 656)),
-            "indexer_k": ("bfloat16", (3, ROWS, 1, 128)),
-        },
-    ),
-    "L8": (
-        {
-            "sparse_head_dim": (656, 0, 128),
-            "head_size": 784,
-            "cache_sparse_sfa_c8": True,
-            "cache_sparse_li_c8": True,
-            "page": ROWS * (656 + 128 + 2),
-        },
-        {
-            "latent": ("int8", (3, ROWS, 1, 656)),
-            "indexer_k": ("int8", (3, ROWS, 1, 128)),
-            "indexer_scale": ("float16", (3, ROWS, 1, 1)),
-        },
-    ),
-    "L9": (
-        {
-            "sparse_head_dim": (656, 0, 0),
-            "head_size": 656,
-            "cache_sparse_sfa_c8": True,
-            "page": ROWS * 656,
-        },
-        {"latent": ("int8", (3, ROWS, 1, 656))},
-    ),
+    "L7": (PACKED, SFA, 656 + 128 * 2, [PACKED_LATENT, BF16]),
+    "L8": (PACKED, SFA | LI, 656 + 128 + 2, [PACKED_LATENT, INT8, SCALES]),
+    "L9": ((656, 0, 0), SFA, 656, [PACKED_LATENT]),
 }
 
 
 @pytest.mark.parametrize("form", SPARSE)
 def test_l4_to_l9_sparse_attention(form: str) -> None:
-    fields, expected = SPARSE[form]
-    made = layout(specs.AscendMLAAttentionSpec(block_size=ROWS, num_kv_heads=1, **fields))
+    sizes, fields, row, components = SPARSE[form]
+    page = None if row is None else ROWS * row
+    made = layout(
+        specs.AscendMLAAttentionSpec(
+            ROWS, 1, sum(sizes), sparse_head_dim=sizes, page=page, **fields
+        )
+    )
     assert made.kind is Kind.SPARSE_MLA
     assert made.container is Container.TUPLE
-    assert tensors(made) == expected
+    replicas = fields.get("sfa_dcp_replicated_indexer_size", 1)
+    assert tensors(made) == {
+        name: (dtype, (3 * replicas if "indexer" in name else 3, ROWS, 1, dim))
+        for name, dtype, dim in components
+    }
     assert_contiguous(made)
 
 
-def test_sparse_attention_whose_indexer_is_a_layer_of_its_own() -> None:
-    """As vllm-ascend 0.30.0rc2 has it: the main cache packed or not, keys alone or with scales."""
-    packed = specs.AscendMLAAttentionSpec(ROWS, 1, 656, "int8", cache_sparse_sfa_c8=True)
-    assert tensors(layout(packed)) == {"latent": ("int8", (3, ROWS, 1, 656))}
-    assert (layout(packed).kind, layout(packed).container) == (Kind.SPARSE_MLA, Container.TUPLE)
-    keys = specs.AscendSFAIndexerCacheSpec(
-        ROWS, 1, 128, "bfloat16", sfa_dcp_replicated_indexer_size=2
-    )
-    assert tensors(layout(keys)) == {"indexer_k": ("bfloat16", (6, ROWS, 1, 128))}
-    scaled = specs.AscendSFAIndexerCacheSpec(
-        ROWS, 1, 128, "int8", scale_dim=1, scale_dtype="float16"
-    )
-    assert tensors(layout(scaled)) == {
-        "indexer_k": ("int8", (3, ROWS, 1, 128)),
-        "indexer_scale": ("float16", (3, ROWS, 1, 1)),
-    }
-    assert layout(scaled).kind is Kind.SPARSE_MLA
-    assert_contiguous(layout(scaled))
-    replicated = dataclasses.replace(scaled, sfa_dcp_replicated_indexer_size=2)
-    assert tensors(layout(replicated)) == {
-        "indexer_k": ("int8", (6, ROWS, 1, 128)),
-        "indexer_scale": ("float16", (6, ROWS, 1, 1)),
-    }
+V4 = {"model_version": "deepseek_v4"}
+MLA, DSV4 = specs.AscendMLAAttentionSpec, specs.AscendMLAAttentionSpecOf030
+INDEXER = specs.AscendSFAIndexerCacheSpec
+TWO_PARTS = {"latent_dim": 512, "rope_dim": 64}
+MIXED = {"key_dtype": "int8", "value_dtype": "bfloat16"}
+SCALED = {"scale_dim": 1, "scale_dtype": "float16"}
+TWICE = {"sfa_dcp_replicated_indexer_size": 2}
+OTHER_FORMS: dict[str, tuple[Any, dict[str, Any], tuple[int, int], list[Any]]] = {
+    # form: (spec, facts, blocks and rows of three blocks, components)
+    "L2": (MLA(128, 1, 576), TWO_PARTS, (3, 128), [LATENT, ROPE]),
+    # It knows of no sparse attention.
+    "L2 of vLLM": (specs.MLAAttentionSpec(128, 1, 576), TWO_PARTS, (3, 128), [LATENT, ROPE]),
+    # vllm-ascend counts 512 bytes of int8 and 64 elements of bfloat16 as 640 of int8.
+    "L3": (MLA(128, 1, 640, "int8"), TWO_PARTS | MIXED, (3, 128), [("latent", "int8", 512), ROPE]),
+    # As vllm-ascend 0.30.0rc2 has sparse attention, whose indexer is a layer of its own.
+    "L9 of 0.30": (MLA(ROWS, 1, 656, "int8", **SFA), {}, (3, ROWS), [PACKED_LATENT]),
+    "L4 of 0.30": (INDEXER(ROWS, 1, 128, **TWICE), {}, (6, ROWS), [BF16]),
+    "L6 of 0.30": (INDEXER(ROWS, 1, 128, "int8", **SCALED), {}, (3, ROWS), [INT8, SCALES]),
+    "L6 of 0.30, replicas": (
+        *(INDEXER(ROWS, 1, 128, "int8", **SCALED, **TWICE), {}, (6, ROWS)),
+        [INT8, SCALES],
+    ),
+}
+COMPRESSED: dict[str, tuple[Any, int | None, int, tuple[int, int], list[Any]]] = {
+    # form: (spec, kernel block, tokens of a block, blocks and rows of three blocks, components)
+    "L14, 4": (MLA(128, 1, 512, compress_ratio=4, **V4), None, 512, (3, 128), [LATENT]),
+    "L14, 128": (MLA(128, 1, 512, compress_ratio=128, **V4), None, 16384, (3, 128), [LATENT]),
+    # vLLM's own specs keep fewer rows.
+    "L14 of vLLM": (
+        *(specs.MLAAttentionSpec(256, 1, 512, compress_ratio=4, **V4), None, 256, (3, 64)),
+        [LATENT],
+    ),
+    "L15 of vLLM": (
+        *(specs.SlidingWindowMLASpec(256, 1, 512, compress_ratio=4, **V4), None, 256, (3, 64)),
+        [LATENT],
+    ),
+    # vLLM 0.30 has blocks and kernel blocks in tokens.
+    "L14 of 0.30": (DSV4(512, 1, 512, tokens_per_state=4, **V4), None, 512, (3, 128), [LATENT]),
+    "L14, split": (DSV4(512, 1, 512, tokens_per_state=4, **V4), 256, 512, (6, 64), [LATENT]),
+    "L16 of 0.30": (
+        *(DSV4(512, 1, 128, "int8", tokens_per_state=4, **SCALED, **V4), None, 512, (3, 128)),
+        [INT8, SCALES],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+def test_latents_and_indexers_of_other_forms(form: str) -> None:
+    spec, facts, rows, components = OTHER_FORMS[form]
+    made = layout(spec, **facts)
+    assert made.kind is (Kind.MLA if facts else Kind.SPARSE_MLA)
+    assert made.container is Container.TUPLE
+    assert tensors(made) == {name: (dtype, (*rows, 1, dim)) for name, dtype, dim in components}
+    assert_contiguous(made)
+
+
+@pytest.mark.parametrize("form", COMPRESSED)
+def test_l14_to_l16_compressed_rows(form: str) -> None:
+    spec, kernel_block, tokens_per_block, rows, components = COMPRESSED[form]
+    made = layout(spec, kernel_block=kernel_block)
+    assert (made.kind, made.container) == (Kind.COMPRESSED_MLA, Container.LIST)
+    assert made.storage is Storage.PAGED
+    assert made.tokens_per_block == tokens_per_block
+    assert made.kernel_block == (None if kernel_block is None else rows[1])
+    assert tensors(made) == {name: (dtype, (*rows, 1, dim)) for name, dtype, dim in components}
+
+
+@pytest.mark.parametrize("dtypes", [("int8", "int8"), ("float8_e4m3fn", "float8_e5m2")])
+def test_l3_quantised_keys(dtypes: tuple[str, str]) -> None:
+    """Bytes alone do not say how they are read."""
+    spec = specs.FullAttentionSpec(128, 8, 128, dtype="int8")
+    made = layout(spec, key_dtype=dtypes[0], value_dtype=dtypes[1])
+    assert [dtype for dtype, _ in tensors(made).values()] == [*dtypes]
 
 
 GATED_DELTA_NET = specs.MambaSpec(
@@ -358,55 +293,6 @@ def test_l13_hidden_states() -> None:
     assert view.strides == (128 * 3 * 64 + 256, 192, 64, 1)
 
 
-@pytest.mark.parametrize("ratio", [4, 128])
-def test_l14_compressed_latents(ratio: int) -> None:
-    spec = specs.AscendMLAAttentionSpec(
-        128, 1, 512, compress_ratio=ratio, model_version="deepseek_v4"
-    )
-    made = layout(spec)
-    assert (made.kind, made.container) == (Kind.COMPRESSED_MLA, Container.LIST)
-    assert made.storage is Storage.PAGED
-    assert made.tokens_per_block == 128 * ratio
-    assert tensors(made) == {"latent": ("bfloat16", (3, 128, 1, 512))}
-
-
-def test_l14_of_vllms_own_spec_keeps_fewer_rows() -> None:
-    spec = specs.MLAAttentionSpec(256, 1, 512, compress_ratio=4, model_version="deepseek_v4")
-    made = layout(spec)
-    assert made.tokens_per_block == 256
-    assert tensors(made) == {"latent": ("bfloat16", (3, 64, 1, 512))}
-
-
-def test_l14_of_vllm_0_30_has_blocks_and_kernel_blocks_in_tokens() -> None:
-    spec = specs.AscendMLAAttentionSpecOf030(
-        512, 1, 512, tokens_per_state=4, model_version="deepseek_v4"
-    )
-    whole = layout(spec)
-    assert (whole.kind, whole.container) == (Kind.COMPRESSED_MLA, Container.LIST)
-    assert (whole.tokens_per_block, whole.kernel_block) == (512, None)
-    assert tensors(whole) == {"latent": ("bfloat16", (3, 128, 1, 512))}
-    split = layout(spec, kernel_block=256)
-    assert (split.tokens_per_block, split.kernel_block) == (512, 64)
-    assert tensors(split) == {"latent": ("bfloat16", (6, 64, 1, 512))}
-
-
-def test_l16_of_vllm_0_30_has_the_scales_of_as_many_rows() -> None:
-    spec = specs.AscendMLAAttentionSpecOf030(
-        512,
-        1,
-        128,
-        dtype="int8",
-        tokens_per_state=4,
-        model_version="deepseek_v4",
-        scale_dim=1,
-        scale_dtype="float16",
-    )
-    assert tensors(layout(spec)) == {
-        "indexer_k": ("int8", (3, 128, 1, 128)),
-        "indexer_scale": ("float16", (3, 128, 1, 1)),
-    }
-
-
 @pytest.mark.parametrize(
     ("rows", "dim", "dtype", "page", "version", "name"),
     [
@@ -432,26 +318,8 @@ def test_l15_windows_and_compressor_states(
     assert view.strides == (page // item, dim, dim, 1)
 
 
-def test_l15_of_vllms_own_spec_keeps_fewer_rows() -> None:
-    spec = specs.SlidingWindowMLASpec(256, 1, 512, compress_ratio=4, model_version="deepseek_v4")
-    assert layout(spec).tokens_per_block == 256
-    assert tensors(layout(spec)) == {"latent": ("bfloat16", (3, 64, 1, 512))}
-
-
-INDEXER = specs.AscendMLAAttentionSpec(
-    128,
-    1,
-    128,
-    dtype="int8",
-    compress_ratio=4,
-    model_version="deepseek_v4",
-    scale_dim=1,
-    scale_dtype="float16",
-)
-
-
 def test_l16_indexer_keys_with_their_scales_in_one_page() -> None:
-    made = layout(INDEXER)
+    made = layout(MLA(128, 1, 128, "int8", compress_ratio=4, **SCALED, **V4))
     assert made.page_bytes == 16640
     keys, scales = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views
     assert (keys.shape, keys.strides) == ((3, 128, 1, 128), (16640, 128, 128, 1))
@@ -461,16 +329,8 @@ def test_l16_indexer_keys_with_their_scales_in_one_page() -> None:
 
 
 def test_l17_indexer_of_a5_has_a_view_of_both() -> None:
-    spec = specs.AscendMLAAttentionSpec(
-        128,
-        1,
-        128,
-        dtype="float8_e4m3fn",
-        compress_ratio=4,
-        model_version="deepseek_v4",
-        scale_dim=1,
-        scale_dtype="float32",
-    )
+    scales = {"scale_dim": 1, "scale_dtype": "float32"}
+    spec = MLA(128, 1, 128, "float8_e4m3fn", compress_ratio=4, **scales, **V4)
     made = layout(spec, full_indexer_view=True)
     assert made.page_bytes == 16896
     _, _, whole = make_plan([[made]]).bind(NUM_BLOCKS).views()[made.layer].views

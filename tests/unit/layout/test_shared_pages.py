@@ -7,7 +7,7 @@ A block is ``(s * N + page) * k + j``: written down here once more, in plain loo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,7 +21,6 @@ from mkv_ascend.layout.pooling import page_bytes
 from mkv_ascend.layout.proof import OverlapError
 from tests.support.caches.layouts import keys_and_values
 
-Groups = Sequence[Sequence[LayerLayout]]
 PAGES = 3
 
 
