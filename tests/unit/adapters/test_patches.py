@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inventory of replaced code, and how replacements are made."""
 
+from __future__ import annotations
+
 import ast
 import functools
 import sys
@@ -20,6 +22,7 @@ from mkv_ascend.adapters.patching import (
     PatchRefused,
     Record,
     expect,
+    lent,
     override,
     patch,
     record,
@@ -129,22 +132,6 @@ def test_what_is_written_of_a_record_is_whole_and_of_its_host(monkeypatch):
         patch_notes.notes("gone", "other")
 
 
-def test_a_row_says_what_is_replaced_and_why_in_few_words():
-    assert patch_pages.short_target("vllm.v1.engine.core:EngineCore.step") == "core:EngineCore.step"
-    assert patch_pages.first_sentence("Rows are K. vLLM takes K + 1. So they differ.") == (
-        "Rows are K. vLLM takes K + 1. So they differ."
-    )
-    long = "All of a draft's layers must lie in one group of layers that vLLM made."
-    assert patch_pages.first_sentence(f"{long} So those of two end.") == long
-
-
-def test_a_row_links_what_is_known_upstream():
-    rows = [line for line in patch_pages.markdown().splitlines() if line.startswith("| ")]
-    assert any("/pull/50272)" in row for row in rows)
-    assert any("/issues/" in row for row in rows)
-    assert any("| not reported |" in row for row in rows)
-
-
 def test_a_record_that_tools_cannot_read_is_refused_with_its_place(tmp_path):
     file = tmp_path / "computed.py"
     file.write_text("patch(name='a', target=f'{module}:b')\n", encoding="utf-8")
@@ -205,17 +192,6 @@ def test_a_target_of_one_host_is_replaced_there(host):
     made.apply()
     assert made.record.targets == targets
     assert (host.triple(1), host.Adder().add(1)) == (30, 0)
-
-
-def test_records_have_the_targets_that_one_host_adds():
-    added = "vllm_ascend.ops.kimi_kda:AscendKimiK3DeltaAttention._forward"
-    with_it = {
-        adapter
-        for adapter, found in RECORDS.items()
-        for entry in found
-        if added in entry.record.targets
-    }
-    assert with_it == {"vllm_ascend_0_30"}
 
 
 def test_class_methods_and_static_methods_stay_what_they_are(host):
@@ -320,3 +296,23 @@ def test_a_derived_class_replaces_what_its_base_has():
 def test_a_member_that_the_base_has_lost_is_refused_by_name():
     with pytest.raises(TypeError, match=r"Foreign has no forward_impl to replace"):
         derive(Foreign, "", {"forward_impl": lambda self: "ours"}, of_foreign("forward_impl"))
+
+
+def test_what_is_lent_is_gone_afterwards() -> None:
+    config = SimpleNamespace()
+
+    def call() -> None:
+        with lent(config, "image_token_index", 7):
+            assert config.image_token_index == 7
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        call()
+    assert vars(config) == {}
+
+
+def test_an_attribute_of_its_own_is_left_alone() -> None:
+    config = SimpleNamespace(image_token_index=3)
+    with lent(config, "image_token_index", 7):
+        assert config.image_token_index == 3
+    assert config.image_token_index == 3

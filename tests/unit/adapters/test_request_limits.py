@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 import torch
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
+from vllm.v1.engine.async_llm import AsyncLLM
 
 from mkv_ascend.adapters.common.request_limits import (
     limit_requests,
     refuse_numbers,
+    refuse_prompts_in_parts,
     refuse_sampling,
 )
 from tests.support import hosts
@@ -95,18 +98,6 @@ def test_what_is_dropped_beside_drafts_is_refused_there_alone(field: str) -> Non
     with pytest.raises(VLLMValidationError, match=rf"(?s){field}.*Possible.*Change"):
         refuse_sampling(params, 8, config())
     refuse_sampling(params, 8, config(drafts=False))
-
-
-@pytest.mark.parametrize("field", [name for name in REFUSED_BY_VLLM if name in FIELDS])
-def test_vllm_still_refuses_what_it_refused(field: str) -> None:
-    params = SamplingParams(**{field: REFUSED_BY_VLLM[field]})
-    model, drafts = config().model_config, config().speculative_config
-    if field == "trace_decode_token_ids":
-        with pytest.raises(ValueError, match="speculative decoding"):
-            params._validate_trace_replay(model, drafts)
-        return
-    with pytest.raises((ValueError, VLLMValidationError), match="speculative decoding"):
-        params._validate_spec_decode(drafts)
 
 
 @pytest.mark.parametrize("value", [NONE, INFINITE, -INFINITE, 1e300, 10**400])
@@ -193,3 +184,46 @@ def test_what_works_is_not_refused(fields: dict[str, Any]) -> None:
     params = SamplingParams(**fields)
     refuse_numbers({"prompt_token_ids": [1]}, params)
     refuse_sampling(params, 8, config())
+
+
+class Engine:
+    """As much of ``AsyncLLM`` as takes a request."""
+
+    errored = False
+
+    def __init__(self, speculative: object) -> None:
+        self.vllm_config = SimpleNamespace(
+            speculative_config=speculative,
+            cache_config=SimpleNamespace(kv_sharing_fast_prefill=False),
+        )
+        self.taken: list[Any] = []
+
+    async def _took(self, *args: Any) -> str:
+        self.taken.append(args)
+        return "a queue"
+
+    async def _add_streaming_input_request(self, *args: Any) -> Any:
+        (function,) = refuse_prompts_in_parts.functions.values()
+        return await function(type(self)._took, self, *args)
+
+
+async def _parts() -> Any:
+    yield "a part"
+
+
+def asked(engine: Any) -> Any:
+    """What vLLM's own ``add_request`` makes of a prompt in parts."""
+    return asyncio.run(AsyncLLM.add_request(engine, "one", _parts(), SimpleNamespace(n=1)))
+
+
+def test_a_prompt_in_parts_is_refused_beside_a_draft() -> None:
+    engine = Engine(speculative=object())
+    with pytest.raises(VLLMValidationError, match=r"in parts.*Send the whole prompt"):
+        asked(engine)
+    assert not engine.taken
+
+
+def test_it_is_vllms_own_without_a_draft() -> None:
+    engine = Engine(speculative=None)
+    assert asked(engine) == "a queue"
+    assert len(engine.taken) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which drafts are made without vllm-ascend's moves of experts."""
+"""Which drafts keep their experts where they are, or need a group of processes for them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from vllm_ascend.ascend_config import EplbConfig
 from vllm_ascend.eplb.adaptor.vllm_adaptor import VllmEplbAdaptor
 
 from mkv_ascend.adapters.common.drafting import draft_building
+from mkv_ascend.adapters.common.patches.experts import only_draft_has_experts
 
 TARGET, DRAFT = object(), object()
 """Layers with experts."""
@@ -71,3 +72,26 @@ def test_without_moves_nothing_is_changed(monkeypatch, tmp_path, moved):
         VllmEplbAdaptor.register_layer(DRAFT)
         assert ascend.eplb_config is asked
     assert moved() == [TARGET, DRAFT]
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "needed"),
+    [
+        (False, True, True),
+        (True, True, False),
+        (False, False, False),
+        (True, False, False),
+        (False, None, False),
+    ],
+)
+def test_a_group_is_made_for_the_draft_alone(
+    target: bool, draft: bool | None, needed: bool
+) -> None:
+    model = None if draft is None else SimpleNamespace(is_moe=draft)
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(is_moe=target),
+        speculative_config=SimpleNamespace(draft_model_config=model),
+    )
+    assert only_draft_has_experts(config) is needed
+    config.speculative_config = None
+    assert only_draft_has_experts(config) is False

@@ -1,24 +1,121 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler whose draft is given up schedules no drafts, and steps under way keep theirs."""
+"""Acceptance by number of draft tokens, and a scheduler whose draft is given up."""
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
 from vllm.config import CUDAGraphMode
+from vllm.v1.core.sched.scheduler import Scheduler
 
+from mkv_ascend import metrics
 from mkv_ascend.adapters.common import giving_up
 from mkv_ascend.adapters.common.patches import acceptance_by_count
 from mkv_ascend.adapters.common.patches.acceptance_by_count import count_by_number
 from mkv_ascend.drafting.counts import DraftWorth, Worthless
 
+STEPS = ((3, 2, None), (3, 2, {"r": 1}), (1, 0, None), (3, 3, {"s": 2}), (0, 0, None), (3, 0, None))
+"""Scheduled draft tokens, accepted ones, and how many a grammar forbids by request."""
+
+
+class CountingScheduler:
+    """What vLLM's method reads of its scheduler."""
+
+    num_spec_tokens = 3
+
+    def __init__(self, log_stats: bool, vllm_config: Any) -> None:
+        self.log_stats, self.vllm_config = log_stats, vllm_config
+
+
+def counted(
+    folder: Path, log_stats: bool, method: str = "eagle3", below: float | None = None
+) -> tuple[Any, dict[str, Counter[tuple[str, ...]]]]:
+    """vLLM's count of the steps, and ours by name and labels."""
+    count = next(iter(acceptance_by_count.count_by_number.functions.values()))
+    config = SimpleNamespace(
+        additional_config={"mkv_ascend": {"drafting": {"give_up_below": below}}},
+        model_config=SimpleNamespace(served_model_name="m"),
+        parallel_config=SimpleNamespace(data_parallel_index=0),
+        speculative_config=SimpleNamespace(method=method),
+    )
+    scheduler = CountingScheduler(log_stats, config)
+    stats = None
+    for number, accepted, invalid in STEPS:
+        original = Scheduler.make_spec_decoding_stats
+        stats = count(original, scheduler, stats, number, accepted, invalid, "r") or stats
+    found: dict[str, Counter[tuple[str, ...]]] = {}
+    for family in MultiProcessCollector(CollectorRegistry(), str(folder)).collect():
+        for sample in family.samples:
+            labels = tuple(
+                sample.labels[name] for name in ("k", "position") if name in sample.labels
+            )
+            found.setdefault(sample.name, Counter())[labels] += int(sample.value)
+    return stats, found
+
+
+@pytest.fixture(autouse=True)
+def _new_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    acceptance_by_count._acceptance.cache_clear()
+    acceptance_by_count._worth.cache_clear()
+    monkeypatch.setattr(acceptance_by_count, "folder", lambda: tmp_path)
+
+
+def test_numbers_are_apart_and_their_sums_are_vllms(tmp_path: Path) -> None:
+    theirs, found = counted(tmp_path, log_stats=True)
+    verified, accepted = found[metrics.VERIFIED.name], found[metrics.ACCEPTED.name]
+    assert verified == {("3",): 3, ("2",): 1, ("1",): 1}
+    assert sum(verified.values()) == theirs.num_drafts
+    assert sum(int(k) * times for (k,), times in verified.items()) == theirs.num_draft_tokens
+    by_position: Counter[int] = Counter()
+    for (_, position), times in accepted.items():
+        by_position[int(position)] += times
+    assert [by_position[position] for position in range(3)] == theirs.num_accepted_tokens_per_pos
+    assert accepted["2", "1"] == 1
+
+
+def test_a_worthless_draft_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(
+        acceptance_by_count.logger, "warning", lambda text, *values: said.append(text % values)
+    )
+    # Six of its sixteen tokens are accepted in each round of STEPS.
+    monkeypatch.setattr(acceptance_by_count, "DraftWorth", lambda: DraftWorth(5, 0.9))
+    for _ in range(3):
+        counted(tmp_path, log_stats=True, method="ngram")
+    assert said == []
+    for _ in range(3):
+        counted(tmp_path, log_stats=True)
+    (text,) = said
+    assert "its last 5 proposals" in text
+
+
+def test_a_metric_tells_whether_the_draft_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, found = counted(tmp_path, log_stats=True)
+    assert found[metrics.DRAFT_GIVEN_UP.name] == {(): 0}
+    monkeypatch.setattr(acceptance_by_count, "DraftWorth", lambda least: DraftWorth(5, least))
+    monkeypatch.setattr(acceptance_by_count.giving_up, "keeps_rows", lambda scheduler: True)
+    _, found = counted(tmp_path, log_stats=True, below=0.9)
+    assert found[metrics.DRAFT_GIVEN_UP.name] == {(): 1}
+
+
+def test_where_vllm_counts_nothing_neither_do_we(tmp_path: Path) -> None:
+    """``--disable-log-stats``."""
+    assert counted(tmp_path, log_stats=False) == (None, {})
+
+
 K = 3
 FOUND = Worthless(proposals=5, tokens=15, accepted=3)
 
 
-class Scheduler:
+class AsyncScheduler:
     """What is read and written of vLLM's scheduler with asynchronous scheduling."""
 
     log_stats = False
@@ -46,14 +143,14 @@ def call(name: str, scheduler: Any, *args: Any) -> list[Any]:
     return handed_on
 
 
-def under_way(scheduler: Scheduler) -> list[int]:
+def under_way(scheduler: AsyncScheduler) -> list[int]:
     """The draft tokens of a step, which are the very list of its request."""
     found: list[int] = scheduler.requests["a"].spec_token_ids
     return found
 
 
 def test_requests_verify_nothing_and_a_step_under_way_keeps_its_drafts() -> None:
-    scheduler = Scheduler()
+    scheduler = AsyncScheduler()
     scheduled = under_way(scheduler)
     acceptance_by_count.give_up(scheduler, FOUND, 0.5)
     assert [request.spec_token_ids for request in scheduler.requests.values()] == [[], []]
@@ -63,7 +160,7 @@ def test_requests_verify_nothing_and_a_step_under_way_keeps_its_drafts() -> None
 
 
 def test_vllm_0_30_drafts_nothing_for_any_number_of_requests() -> None:
-    scheduler: Any = Scheduler()
+    scheduler: Any = AsyncScheduler()
     scheduler.dynamic_sd_lookup = None
     acceptance_by_count.give_up(scheduler, FOUND, 0.5)
     assert scheduler.dynamic_sd_lookup == [0] * 5
@@ -80,21 +177,21 @@ def test_vllm_0_30_drafts_nothing_for_any_number_of_requests() -> None:
     ],
 )
 def test_rows_are_kept_where_only_verify_steps_have_graphs(mode: CUDAGraphMode, kept: bool) -> None:
-    scheduler = Scheduler(mode)
+    scheduler = AsyncScheduler(mode)
     acceptance_by_count.give_up(scheduler, FOUND, 0.5)
     assert under_way(scheduler) == ([-1] * K if kept else [])
     assert giving_up.drops_drafts(scheduler) is not kept
 
 
 def test_draft_tokens_are_taken_until_the_draft_is_given_up() -> None:
-    scheduler, drafts = Scheduler(), object()
+    scheduler, drafts = AsyncScheduler(), object()
     assert call("update_draft_token_ids", scheduler, drafts) == [(drafts,)]
     acceptance_by_count.give_up(scheduler, FOUND, 0.5)
     assert call("update_draft_token_ids", scheduler, drafts) == []
 
 
 def test_each_step_tells_its_workers() -> None:
-    scheduler = Scheduler()
+    scheduler = AsyncScheduler()
     told = []
     worker = SimpleNamespace(give_up=lambda: told.append(True))
     for given_up in (False, True):
@@ -117,7 +214,7 @@ def test_a_scheduler_judges_alone_and_says_it_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         giving_up.logger, "warning", lambda text, *values: said.append(text % values)
     )
-    scheduler, other = Scheduler(), Scheduler()
+    scheduler, other = AsyncScheduler(), AsyncScheduler()
     for proposal in range(1, 12):
         # One of three is less than half.
         call("make_spec_decoding_stats", scheduler, None, K, 1, None, "a")

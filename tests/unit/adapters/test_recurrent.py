@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of gated delta nets that are padded to the width of a verification."""
+"""Recurrent layers: padded rows, groups whose states move, numbers of accepted tokens."""
 
 from __future__ import annotations
 
@@ -12,9 +12,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from vllm.v1.attention.backends.mamba2_attn import Mamba2AttentionMetadataBuilder
+from vllm.v1.attention.backends.short_conv_attn import ShortConvAttentionMetadataBuilder
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+)
+from vllm.v1.worker import mamba_utils
 
 from mkv_ascend.adapters.common.patches import recurrent
-from mkv_ascend.adapters.common.patches.recurrent import padded_verify_rows
+from mkv_ascend.adapters.common.patches.recurrent import (
+    groups_that_move,
+    padded_verify_rows,
+    with_accepted_tokens,
+)
 
 
 @given(
@@ -126,3 +139,66 @@ def test_other_batches_are_left_alone(lengths: list[int], drafts: list[int], nam
     assert common.num_actual_tokens == sum(lengths)
     assert common._num_computed_tokens_cache is None
     assert not hasattr(metadata, recurrent.ROWS)
+
+
+(moving_groups,) = groups_that_move.functions.values()
+ATTENTION = FullAttentionSpec(block_size=128, num_kv_heads=2, head_size=64, dtype=torch.bfloat16)
+
+
+def states(mode: str, width: int = 8) -> MambaSpec:
+    return MambaSpec(
+        block_size=128, shapes=((4, width),), dtypes=(torch.float32,), mamba_cache_mode=mode
+    )
+
+
+def found(*specs: Any) -> dict[MambaSpec, list[int]]:
+    """Spec -> places of its groups; vLLM 0.23.0 answers with one pair of both."""
+    groups = [KVCacheGroupSpec([f"layer.{place}"], spec) for place, spec in enumerate(specs)]
+    answer = moving_groups(mamba_utils.get_mamba_groups, KVCacheConfig(64, [], groups))
+    return answer if isinstance(answer, dict) else {answer[1]: answer[0]}
+
+
+def test_states_of_a_draft_are_left_out() -> None:
+    target, draft = states("align"), states("none", width=16)
+    assert found(draft, ATTENTION, target, draft, target) == {target: [2, 4]}
+
+
+def test_a_stage_without_layers_has_nothing_to_copy() -> None:
+    groups = [KVCacheGroupSpec(["layer"], ATTENTION), KVCacheGroupSpec([], states("align"))]
+    answer = moving_groups(mamba_utils.get_mamba_groups, KVCacheConfig(64, [], groups))
+    assert answer in ({states("align"): [1]}, ([1], states("align")))
+    assert not groups[1].layer_names
+
+
+def test_states_of_one_model_are_all_found() -> None:
+    for mode in ("align", "none"):
+        assert found(ATTENTION, states(mode), states(mode)) == {states(mode): [1, 2]}
+
+
+def made(base: type[Any]) -> Any:
+    """A builder of this class whose ``build`` tells what it was given."""
+
+    def build(self: Any, *args: Any, **given: Any) -> Any:
+        return args, given
+
+    return object.__new__(type("Builder", (base,), {"build": build}))
+
+
+def test_builders_of_windows_and_states_are_told_while_the_block_runs() -> None:
+    mamba2, short = made(Mamba2AttentionMetadataBuilder), made(ShortConvAttentionMetadataBuilder)
+    other = made(object)
+    groups: Any = [
+        [SimpleNamespace(metadata_builders=[mamba2])],
+        [SimpleNamespace(metadata_builders=[other]), SimpleNamespace(metadata_builders=[short])],
+    ]
+    accepted = torch.tensor([3, 0, 1], dtype=torch.int32)
+    with with_accepted_tokens(groups, accepted):
+        for builder in (mamba2, short):
+            args, given = builder.build(0, "common")
+            assert args == (0, "common")
+            # A chunk of a prompt accepts none: it goes on from the state behind one token.
+            assert given["num_accepted_tokens"].tolist() == [3, 1, 1]
+        assert other.build(0, "common") == ((0, "common"), {})
+    assert accepted.tolist() == [3, 0, 1], "the runner's numbers were changed"
+    for builder in (mamba2, short):
+        assert builder.build(0, "common") == ((0, "common"), {})
