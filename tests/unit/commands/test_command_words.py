@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands make of ``--draft`` and of vLLM's options, before vLLM is asked."""
+"""Words of commands: how they are split, typed and read."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 
 from mkv_ascend.commands import advise_candidates, check, command_words, host_process
 from mkv_ascend.commands.advise_candidates import AdviceError, ways_to_draft
+from mkv_ascend.commands.command_words import memory_size
 
 
 def speculation(draft: str | None, tokens: int | None = None) -> dict[str, Any]:
@@ -93,3 +97,40 @@ def test_predictors_of_vllm_are_compared_as_mtp() -> None:
     assert ways_to_draft([], found.method) == [("mtp", None)]
     with pytest.raises(AdviceError, match="not_yet is no method that is compared"):
         ways_to_draft(["not_yet=D"], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", 1), ("4GiB", 4 * 1024**3), ("512 mib", 512 * 1024**2), ("2GB", 2 * 10**9)],
+)
+def test_bytes_with_units(text: str, value: int) -> None:
+    assert memory_size(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "0", "1.5GiB", "-1", "4 gibi", "GiB"])
+def test_bytes_refuse_what_is_not_exact(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="bytes"):
+        memory_size(text)
+
+
+FULL = Path("/dev/full")
+COMMAND = [sys.executable, "-m", "mkv_ascend.cli", "schema"]
+
+
+def test_a_command_whose_reader_has_left_ends_without_a_word() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        done = subprocess.run(COMMAND, stdout=writes, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(writes)
+    assert done.stderr == ""
+    assert done.returncode == 141
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="Linux has a device that is always full")
+def test_a_command_that_finds_no_space_says_so_in_a_line() -> None:
+    with FULL.open("w") as full:
+        done = subprocess.run(COMMAND, stdout=full, stderr=subprocess.PIPE, text=True)
+    said = "mkv-ascend schema: what it prints or writes: No space left on device\n"
+    assert (done.stderr, done.returncode) == (said, 1)

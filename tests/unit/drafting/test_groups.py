@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of a draft sorted into groups, by what they are and not by their names."""
+"""Layers of a draft sorted into groups, and what builders are asked for each of them."""
 
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,7 +19,11 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 
+from mkv_ascend.drafting.draft import shallow_copy
+from mkv_ascend.drafting.needs import distinct_needs
 from tests.support import hosts
+from tests.support.fake_draft import FakeBuilder
+from tests.unit.drafting.fake_engine import Case, Engine
 
 _layer_groups = hosts.module("drafting.layer_groups")
 find_groups = _layer_groups.find_groups
@@ -112,3 +122,64 @@ def test_recurrent_drafts_are_refused_by_their_first_such_layer():
     refuse_recurrent_layers({"a": full(), "b": window()})
     with pytest.raises(NotImplementedError, match=r"1 of its 2 layers \(first: conv\)"):
         refuse_recurrent_layers({"a": full(), "conv": state})
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("shares", [(True,) * 3, (False,) * 3, (True, False, True)])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_builders_run_as_often_as_is_said(shares: tuple[bool, ...], k: int) -> None:
+    engine = Engine(Case("attention", k, (4, 8, 16), shares, (False,) * 3))
+    engine.step()
+    assert engine.needs.builds
+    assert engine.needs.builds == engine.needs.builds_per_proposal(later_passes=k - 1)
+
+
+class OtherBuilder(FakeBuilder):
+    """Of another backend, whose metadata is of another class."""
+
+
+def test_builders_of_two_backends_never_share_a_run() -> None:
+    builders = [
+        FakeBuilder(True, False),
+        OtherBuilder(True, False),
+        FakeBuilder(True, False),
+        FakeBuilder(True, True),
+        OtherBuilder(True, False),
+    ]
+    needs = [(need.builder, need.groups) for need in distinct_needs(builders)]
+    assert needs == [(builders[0], (0, 2)), (builders[1], (1, 4)), (builders[3], (3,))]
+
+
+@torch.inference_mode()
+def test_a_builder_that_shares_nothing_is_told_each_pass_by_its_number() -> None:
+    engine = Engine(Case("attention", 4, shares=(False,)))
+    told: list[int] = []
+    made = FakeBuilder.build
+
+    def build(builder: FakeBuilder, batch: Any, *others: Any) -> Any:
+        told.append(batch.index)
+        return made(builder, batch, *others)
+
+    with patch.object(FakeBuilder, "build", build):
+        engine.step()
+    assert told == [0, 1, 2, 3]
+
+
+@dataclass
+class Metadata:
+    lengths: list[int]
+    causal: bool = True
+
+    def __post_init__(self) -> None:
+        self.derived = len(self.lengths)
+
+
+def test_a_copy_is_that_of_python() -> None:
+    original = Metadata([1, 2], causal=False)
+    original.derived = 7
+    found, expected = shallow_copy(original), copy.copy(original)
+    assert type(found) is Metadata
+    assert vars(found) == vars(expected)
+    assert found.lengths is original.lengths
+    found.causal = True
+    assert original.causal is False

@@ -16,8 +16,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 
+from mkv_ascend.drafting.counts import Eager
+from mkv_ascend.drafting.draft import TargetOutput
+from mkv_ascend.drafting.lost_states import Chunk, Lost, LostStates, rebuilding_passes
 from mkv_ascend.drafting.recurrent_groups import (
     COMMITTED,
     SCRATCH,
@@ -29,6 +34,8 @@ from mkv_ascend.drafting.recurrent_groups import (
     tokens_to_commit,
 )
 from tests.support import hosts
+from tests.unit.drafting.fake_engine import Case, Engine
+from tests.unit.drafting.fake_recurrent import Built, RecurrentBuilder
 
 Mamba2 = hosts.module("backends.recurrent").Mamba2
 refuse_unknown_kinds = hosts.module("drafting.layer_groups").refuse_unknown_kinds
@@ -137,7 +144,7 @@ class Graph:
         self.later = self.states.later_passes(Batch([1] * requests, [1] * requests, loose=0))
 
 
-class Engine:
+class StatesEngine:
     """Requests in random order, with chunks of prompts, drafts, pauses, and preemption."""
 
     def __init__(self, speculative: int, seed: int) -> None:
@@ -244,7 +251,7 @@ class Engine:
 @pytest.mark.parametrize("speculative", [1, 2, 3, 5])
 def test_every_draft_token_sees_the_accepted_tokens_and_no_others(speculative: int) -> None:
     for seed in range(12):
-        engine = Engine(speculative, seed)
+        engine = StatesEngine(speculative, seed)
         for _ in range(25):
             engine.step()
             engine.replayed_step()
@@ -296,7 +303,7 @@ def test_a_window_without_room_for_drafts_is_refused() -> None:
 
 
 @dataclass
-class Built:
+class BuiltOfMamba:
     num_decodes: int
     state_indices_tensor_d: torch.Tensor
     state_indices_tensor_p: torch.Tensor
@@ -304,8 +311,130 @@ class Built:
 
 def test_metadata_of_mamba_for_another_table_has_its_rows() -> None:
     table = torch.arange(12).view(4, 3)
-    built = Built(num_decodes=3, state_indices_tensor_d=table[:3], state_indices_tensor_p=table[3:])
+    built = BuiltOfMamba(
+        num_decodes=3, state_indices_tensor_d=table[:3], state_indices_tensor_p=table[3:]
+    )
     other = Mamba2(None, None).for_table(built, table + 100)
     assert other.state_indices_tensor_d.tolist() == (table[:3] + 100).tolist()
     assert other.state_indices_tensor_p.tolist() == [109]
     assert built.state_indices_tensor_d.tolist() == table[:3].tolist()
+
+
+def test_rows_of_the_engine_are_the_first_rows_in_the_order_asked_for() -> None:
+    groups = [
+        RecurrentGroup(index, RecurrentBuilder(), (f"layers.{index}",), list) for index in range(2)
+    ]
+    tables = [torch.arange(begin, begin + 12, dtype=torch.int32).view(4, 3) for begin in (1, 101)]
+    engine = RecurrentGroups(groups, tables, requests=4, speculative=2)
+    own = engine.for_graph(groups, requests=3)
+    own.take_rows(engine, torch.tensor([2, 0]))
+    assert own._tables[0].tolist() == [[7, 8, 9], [1, 2, 3], [0, 0, 0]]
+    assert own._tables[1].tolist() == [[107, 108, 109], [101, 102, 103], [0, 0, 0]]
+    assert engine._tables[0].tolist() == torch.arange(1, 13).view(4, 3).tolist()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("begins", range(3))
+def test_no_graph_serves_a_batch_in_which_one_request_begins(begins: int) -> None:
+    """Its prompt may be as long as the others' verify steps; its blocks hold another's states."""
+    engine, each = Engine(Case("recurrent", 3), graphs=(4,)), 4
+    starts = torch.arange(4, dtype=torch.int32) * each
+    lengths = torch.tensor([2 * each] * 3, dtype=torch.int32)
+    lengths[begins] = each
+    none = torch.zeros(3, dtype=torch.int32)
+    tokens = none.repeat(each)
+    target = TargetOutput(tokens, tokens, none, None, None, starts, starts, lengths, lengths, each)
+    assert engine.graphs.graph_for(target) is Eager.DRAFT_PREFILL
+    lengths[begins] = each + 1
+    assert not isinstance(engine.graphs.graph_for(target), Eager)
+
+
+def test_a_replay_rebuilds_the_metadata_of_each_layer_from_its_groups_table() -> None:
+    """Layers of a group share one, and groups that differ in their table alone have one builder."""
+    layers = (("layers.0", "layers.2"), ("layers.1", "layers.3"))
+    groups = [
+        RecurrentGroup(index, RecurrentBuilder(), names, list) for index, names in enumerate(layers)
+    ]
+    tables = [torch.arange(begin, begin + 12, dtype=torch.int32).view(4, 3) for begin in (1, 101)]
+    states = RecurrentGroups(groups, tables, requests=4, speculative=2)
+    states._target_rows = TargetRows(torch.zeros(4).bool(), torch.ones(4), torch.ones(4))
+    none: Any = None
+    before = Built(torch.zeros(4).bool(), torch.zeros(4).bool(), torch.zeros(4, 3), none)
+    metadata = dict.fromkeys((*layers[0], *layers[1]), before)
+    for column in (0, 1):
+        rebuilt: Any = states.rebuild_metadata(metadata, column)
+        assert rebuilt.keys() == metadata.keys()
+        for names, table in zip(layers, tables, strict=True):
+            assert [rebuilt[name].table.tolist() for name in names] == [
+                table[:, column:].tolist()
+            ] * 2
+            assert all((rebuilt[name].ones is None) == bool(column) for name in names)
+
+
+def test_requests_behind_computed_tokens_are_handed_out_once():
+    lost = LostStates()
+    lost.note([("a", 128), ("b", 0), ("c", 256)], ended=[])
+    assert lost.take({"b": 0, "c": 1, "a": 2}) == [Lost(1, 256), Lost(2, 128)]
+    assert lost.take({"b": 0, "c": 1, "a": 2}) == []
+
+
+def test_only_requests_of_the_batch_are_handed_out():
+    lost = LostStates()
+    lost.note([("a", 128)], ended=[])
+    assert lost.take({"b": 0}) == []
+    assert lost.take({"a": 3}) == [Lost(3, 128)]
+
+
+def test_ended_requests_are_forgotten_and_their_names_may_come_again():
+    lost = LostStates()
+    lost.note([("a", 128), ("b", 128)], ended=[])
+    lost.note([("b", 256)], ended=["a", "b"])
+    assert lost.take({"a": 0, "b": 1}) == [Lost(1, 256)]
+
+
+def test_a_request_that_begins_anew_has_what_is_computed_now():
+    """Preempted, and resumed with fewer tokens, or none, of its prefix in the cache."""
+    lost = LostStates()
+    lost.note([("a", 256), ("b", 256)], ended=[])
+    lost.note([("a", 128), ("b", 0)], ended=[])
+    assert lost.take({"a": 0, "b": 1}) == [Lost(0, 128)]
+
+
+def test_requests_that_were_never_noted_end_too():
+    lost = LostStates()
+    lost.note([("a", 1)], ended=["b"])
+    assert lost.take({"a": 0}) == [Lost(0, 1)], "one token is one that the draft has not seen"
+
+
+def test_requests_share_passes_and_go_on_as_the_first_of_the_next():
+    assert rebuilding_passes([Lost(3, 5), Lost(4, 2), Lost(7, 9)], 8) == [
+        [Chunk(3, 0, 5), Chunk(4, 0, 2), Chunk(7, 0, 1)],
+        [Chunk(7, 1, 9)],
+    ]
+
+
+def test_without_lost_requests_there_is_no_pass():
+    assert rebuilding_passes([], 8) == []
+
+
+def test_a_pass_without_tokens_is_an_error():
+    with pytest.raises(ValueError, match="give 1 or more"):
+        rebuilding_passes([Lost(0, 5)], 0)
+
+
+@given(st.lists(st.integers(1, 40), max_size=6), st.integers(1, 30))
+def test_every_token_is_read_once_and_in_order(lengths, most):
+    lost = [Lost(2 * row + 1, tokens) for row, tokens in enumerate(lengths)]
+    passes = rebuilding_passes(lost, most)
+    read = [
+        (chunk.row, token)
+        for chunks in passes
+        for chunk in chunks
+        for token in range(chunk.start, chunk.end)
+    ]
+    assert read == [(one.row, token) for one in lost for token in range(one.tokens)]
+    sizes = [sum(chunk.end - chunk.start for chunk in chunks) for chunks in passes]
+    assert all(size == most for size in sizes[:-1])
+    assert len(passes) == -(-sum(lengths) // most)
+    # A chunk that goes on is the first of its pass.
+    assert all(chunk.start == 0 for chunks in passes for chunk in chunks[1:])
