@@ -23,11 +23,11 @@ from tests.support.operators.attention_reference import (
     everything,
     reference_attention,
 )
+from tests.support.operators.operator_testing import seeds
 
 TRIANGLE = torch.triu(torch.ones(2048, 2048), 1).to(torch.int8)
 SCALE = 0.05
 few = settings(max_examples=10, deadline=None)
-seeds = st.integers(0, 2**31)
 
 
 def latent_caches(generator, kv_lengths, block_size=16):

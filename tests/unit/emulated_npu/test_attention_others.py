@@ -25,10 +25,9 @@ from tests.support.operators.attention_reference import (
     reference_attention,
     window,
 )
-from tests.support.operators.operator_testing import refused
+from tests.support.operators.operator_testing import refused, seeds
 
 few = settings(max_examples=20, deadline=None)
-seeds = st.integers(0, 2**31)
 heads = st.sampled_from([(1, 1), (4, 2), (4, 1)])
 TRIANGLE = torch.triu(torch.ones(2048, 2048), 1).bool()
 SCALE = 0.2

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import emulated_npu
@@ -24,10 +24,8 @@ from tests.support.operators.attention_reference import (
     everything,
     reference_attention,
 )
-from tests.support.operators.operator_testing import refused
+from tests.support.operators.operator_testing import few, refused, seeds
 
-few = settings(max_examples=25, deadline=None)
-seeds = st.integers(0, 2**31)
 OPTIONAL_FOLDER = Path(emulated_npu.__file__).parent / "site" / "optional_fa3"
 
 
