@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for tests without a device."""
 
-from __future__ import annotations
-
 import os
 from importlib import metadata
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work in a copy of the process."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import select

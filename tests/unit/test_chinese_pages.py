@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Chinese pages have the commands, options and links of the English ones."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

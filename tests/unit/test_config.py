@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options: what is accepted, what is refused, and with which words."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The registry of environment variables."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that are run from the folder of a downloaded model: nothing that lies there is run."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -23,10 +21,7 @@ PACKAGES = (
 )
 """What commands import of others; beside all of the standard library."""
 
-COMMANDS = {
-    "doctor": ("doctor",),
-    "schema": ("schema",),
-}
+COMMANDS = {"doctor": ("doctor",), "schema": ("schema",)}
 
 
 @pytest.fixture(scope="module")

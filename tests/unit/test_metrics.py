@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of workers reach a collector of another process; names are those Prometheus asks for."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The schema of the options takes what the parser takes; jsonschema judges drawn options."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jsonschema

@@ -6,8 +6,6 @@ The model knows no pages of the pool: only that a group's tensors are contiguous
 ``planes * pages * W`` cells.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

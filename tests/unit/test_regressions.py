@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The corpus of public reports: each has what goes wrong and a test of ours that exists."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

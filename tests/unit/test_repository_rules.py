@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules of the repository that no other tool checks."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the two ``setup.py`` build on which host. Nothing is built here: CMake is not reached."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What SECURITY.md says of checkpoints, configurations and requests."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages are short: words of all, words of one, and words of a sentence."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Acceptance by number of draft tokens, and a scheduler whose draft is given up."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of a batch: requests of padding, rows that go on from a verification, states of a stage."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -274,10 +272,7 @@ def test_numbers_of_requests_in_any_row_and_behind_steps_without_them() -> None:
     both = step({"b": 8, "a": 8}, {"b": 3, "a": 4}, {"b": 2, "a": 3})
     assert told(states, runner, both) == [1, 3]
     # No draft of ``b``, all of ``a``; a step without drafts follows.
-    assert told(states, runner, step({"a": 12, "b": 9}, {"a": 1, "b": 1}, {})) == [
-        4,
-        1,
-    ]
+    assert told(states, runner, step({"a": 12, "b": 9}, {"a": 1, "b": 1}, {})) == [4, 1]
     assert told(states, runner, step({"a": 13}, {"a": 1}, {})) == [1]
 
 
@@ -294,11 +289,7 @@ def test_requests_that_begin_again_go_on_from_their_only_state(gone: str) -> Non
 def test_states_at_ends_of_blocks_are_copied_for_the_last_steps() -> None:
     states, runner = StatesOfEarlierStage(), RunnerOfStage("align")
     prompts = {"a": BLOCK, "b": 2, "c": BLOCK - 1}
-    told(
-        states,
-        runner,
-        step({}, {"a": 4, "b": 4, "c": 2}, {"a": 3, "b": 3, "c": 1}, new=prompts),
-    )
+    told(states, runner, step({}, {"a": 4, "b": 4, "c": 2}, {"a": 3, "b": 3, "c": 1}, new=prompts))
     runner.mamba_state_idx = {"a": 1, "b": 0, "c": 1}
     # All drafts of ``a`` were right, and one of ``b``; no block ends.
     both = step({"a": BLOCK + 4, "b": 4}, {"a": 1, "b": 4}, {"b": 3})

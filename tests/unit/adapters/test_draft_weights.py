@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an update of weights is for, what of it a draft shares, and what is made of it anew."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace

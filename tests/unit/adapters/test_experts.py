@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which drafts keep their experts where they are, or need a group of processes for them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

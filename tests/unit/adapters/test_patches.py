@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inventory of replaced code, and how replacements are made."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import sys

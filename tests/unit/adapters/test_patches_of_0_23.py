@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions in place of vLLM 0.23.0's: names of new blocks, short steps, a server's port."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pipeline stages: verify steps under way, embeddings, inputs; which rank ends where it fails."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that begin with one token are not filled up with placeholders beside states."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

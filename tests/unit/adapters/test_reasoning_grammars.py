@@ -5,8 +5,6 @@ vLLM's manager of grammars and its scheduler take steps with drafts here, beside
 is a plain loop over the grammar's rule, one token after the other.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Sequence

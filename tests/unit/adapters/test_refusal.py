@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a refusal is told: to vLLM's command, to a program, of a silent assertion, in one line."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a request may ask for: each field of ``SamplingParams`` is honoured or refused."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 from pathlib import Path

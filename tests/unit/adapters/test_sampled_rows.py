@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each row of a verify step has what its own request asks for, and nothing of another one's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a draft keeps while its worker sleeps, with tensors of the host."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

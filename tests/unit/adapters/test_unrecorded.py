@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What adapters replace of a host without a record: found in their syntax trees."""
 
-from __future__ import annotations
-
 import ast
 import textwrap
 from collections.abc import Iterator

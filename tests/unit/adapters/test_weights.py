@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which parameters of a draft lack weights, and which weights are left out, with tiny matrices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arithmetic of ``advise`` beside plain loops, and what must hold of any prediction."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The AscendC kernels of csrc/ascend, built for the CPU once per test session."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from pathlib import Path

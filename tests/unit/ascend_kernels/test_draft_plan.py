@@ -2,8 +2,6 @@
 """The AscendC kernel of draft_plan on the CPU: every value as a loop over integers gives it, and
 nothing reported by the checker."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass, field
 

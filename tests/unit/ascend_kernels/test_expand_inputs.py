@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The AscendC kernel of ``expand_inputs`` on the CPU: as plain loops, and without a problem."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

@@ -6,8 +6,6 @@ Names and values of the macros are those of CANN's headers ``kernel_macros.h`` (
 and ``kernel_utils_macros.h``.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

@@ -2,8 +2,6 @@
 """The tests of the kernels once more, with kernels built with AddressSanitizer and
 UndefinedBehaviorSanitizer: for what kernels do beside the calls that the checker sees."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

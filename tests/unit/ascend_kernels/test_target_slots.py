@@ -2,8 +2,6 @@
 """The AscendC kernel of target_slots on the CPU: every slot as a loop over integers gives it, and
 nothing reported by the checker."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass
 

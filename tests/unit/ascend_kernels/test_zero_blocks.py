@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zero_blocks`` as an AscendC kernel: as plain loops, without a problem, few bytes moved."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import example, given

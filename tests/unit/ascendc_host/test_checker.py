@@ -2,8 +2,6 @@
 """The host-side AscendC: wrong kernels are caught, each by the one check meant for it; right ones
 pass with the results that are computed here; what the chip lacks does not compile."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

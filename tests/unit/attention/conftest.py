@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The catalog of every test is the one that this package ships."""
 
-from __future__ import annotations
-
 import pytest
 
 from mkv_ascend.attention import catalog

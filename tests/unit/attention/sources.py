@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of installed packages, read without importing them."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments of attention layers: none is unknown, and none that nothing computes is served."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The catalog, and that it says of vllm-ascend what its installed sources say."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import json

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ``drafting.window`` comes to for one layer."""
 
-from __future__ import annotations
-
 import pytest
 
 from mkv_ascend.attention.options import kind_of_layer, window_of_layer

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which patterns are read, what they match, and their order."""
 
-from __future__ import annotations
-
 import re
 import time
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table at start-up."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice of a backend: who decides, and what is refused with which words."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from importlib import metadata
@@ -176,10 +174,7 @@ def test_options_of_ours_and_of_vllm_that_contradict_each_other_are_refused(
 @pytest.mark.parametrize("role", Role)
 def test_options_of_one_role_leave_the_other_alone(role: Role) -> None:
     other = Role.DRAFT if role is Role.TARGET else Role.TARGET
-    for given_options in (
-        options({role.value: "FA3"}),
-        options(**{f"vllm_{role}": "FLASH_ATTN"}),
-    ):
+    for given_options in (options({role.value: "FA3"}), options(**{f"vllm_{role}": "FLASH_ATTN"})):
         own = select_backend(layer(role=role), given_options, EVERYTHING)
         foreign = select_backend(layer(role=other), given_options, EVERYTHING)
         assert own.backend.name == "flash_attention_3"
@@ -303,10 +298,7 @@ FLASH = options({"target": "FA3"})
     ],
 )
 def test_an_impossible_choice_is_refused_with_the_reason(
-    request_: LayerRequest,
-    given_options: SelectionOptions,
-    environment: Environment,
-    reason: str,
+    request_: LayerRequest, given_options: SelectionOptions, environment: Environment, reason: str
 ) -> None:
     message = refusal(request_, given_options, environment)
     assert reason in message
@@ -453,7 +445,7 @@ def state_layer(**changes: Any) -> LayerRequest:
             "head_size": 0,
             "block_size": 1024,
         }
-        | changes,
+        | changes
     )
 
 

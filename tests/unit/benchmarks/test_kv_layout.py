@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The KV layout benchmark and pairs of published models; tests/emulated has vLLM's part."""
 
-from __future__ import annotations
-
 import pytest
 
-from benchmarks.kv_layout import (
-    as_table,
-    figures,
-    summary,
-)
+from benchmarks.kv_layout import as_table, figures, summary
 from benchmarks.models import load_pair, load_pair_of_pages
 from benchmarks.published import NotServedError, layers_of, pair_needs, published_names, read_facts
 from benchmarks.published_pairs import PAIRS, PublishedPair

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The matrix: which cells there are, what is expected of an engine, and what counts as a fault."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,12 +12,7 @@ from benchmarks.matrix.cells import K, find_cells
 from benchmarks.matrix.judging import Assessment, Judge, faults
 from benchmarks.matrix.lookup import proposed_by_lookup
 from benchmarks.matrix.prompts import MIXED
-from benchmarks.matrix.running import (
-    GRAPH,
-    HITS,
-    OURS,
-    replayed,
-)
+from benchmarks.matrix.running import GRAPH, HITS, OURS, replayed
 from tests.support.engine import Result
 from tests.support.reference import DraftProposal
 from tests.support.speculation import SpeculativeOutput

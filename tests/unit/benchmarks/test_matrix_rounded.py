@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The judge of targets that compute in 16 bits, where near ties decide what comes out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published figures: the split, the fit, and that the package and docs/prediction.md tell it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 ``tests/emulated/platform/test_advise.py`` asks vLLM.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Words of commands: how they are split, typed and read."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

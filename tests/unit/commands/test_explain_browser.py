@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of ``mkv-ascend explain`` in a browser: light, dark, and on paper."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

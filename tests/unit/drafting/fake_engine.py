@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine that steps requests through a draft, and says in plain loops what it should draft."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recurrent layer in plain torch, and the builder of its metadata."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts of a proposal, of draft tokens by step, and whether a draft is worth its passes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,8 +5,6 @@ A fake device does its work in the order of the program. So a wait that is missi
 here, and the order of the calls is all that can show it.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -185,8 +183,7 @@ def test_a_proposal_of_fewer_tokens_is_replayed_from_their_graph() -> None:
 
 
 @pytest.mark.parametrize(
-    ("agreed", "graph"),
-    [(1, 1), (2, 4), (4, 4), (5, Eager.OTHER_RANKS), (None, Eager.OTHER_RANKS)],
+    ("agreed", "graph"), [(1, 1), (2, 4), (4, 4), (5, Eager.OTHER_RANKS), (None, Eager.OTHER_RANKS)]
 )
 @pytest.mark.parametrize("own", [[K + 1], [K + 1] * 4, [K + 3], []])
 def test_ranks_in_step_have_one_graph_whatever_their_own_batch_is(

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers of a draft sorted into groups, and what builders are asked for each of them."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -50,11 +48,7 @@ def full(block_size=256, heads=2):
 
 def window(block_size=128):
     return SlidingWindowSpec(
-        block_size=block_size,
-        num_kv_heads=2,
-        head_size=64,
-        dtype=torch.float16,
-        sliding_window=32,
+        block_size=block_size, num_kv_heads=2, head_size=64, dtype=torch.float16, sliding_window=32
     )
 
 
@@ -82,11 +76,7 @@ def test_layers_of_one_kind_and_one_kv_group_are_one_group_in_their_order():
     )
 
 
-@pytest.mark.parametrize(
-    "other",
-    [layer(backend=Other), layer(heads=8)],
-    ids=["backend", "heads"],
-)
+@pytest.mark.parametrize("other", [layer(backend=Other), layer(heads=8)], ids=["backend", "heads"])
 def test_unlike_layers_of_one_kv_group_share_its_table_only(other):
     kv_groups = [KVCacheGroupSpec(["a", "b"], full())]
     groups = find_groups({"a": layer(), "b": other}, kv_groups, [128])

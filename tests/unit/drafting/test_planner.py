@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Positions of later passes on several axes, and the hidden state of each row of a first pass."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every draft token of every strategy, eagerly and replayed, against plain loops."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that share a sequence's keys, and stages that share a model's layers."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -11,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mkv_ascend.drafting.context_shares import ContextShares
-from mkv_ascend.drafting.stages import (
-    DepthsOfStage,
-    StepOfRequest,
-    accepted_since,
-    depths_of_stage,
-)
+from mkv_ascend.drafting.stages import DepthsOfStage, StepOfRequest, accepted_since, depths_of_stage
 
 
 def dealt(ranks, interleave, tokens):

@@ -6,8 +6,6 @@ change depends on. It runs rows as the kernels do: token by token, a state for e
 or as a prefill, which leaves the last state only.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 A draft in plain torch takes no images and runs on one rank. So tokens do not show what is missing.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """npu_fused_infer_attention_score on int8 caches with a scale per channel, against loops."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -17,11 +15,7 @@ from emulated_npu.operators.attention_fused_infer import (
 )
 from emulated_npu.operators.registry import OperatorArgumentError
 from emulated_npu.settings import EmulatorSettings
-from tests.support.operators.attention_reference import (
-    assert_close,
-    causal,
-    reference_attention,
-)
+from tests.support.operators.attention_reference import assert_close, causal, reference_attention
 
 TRIANGLE = torch.triu(torch.ones(2048, 2048), 1).to(torch.int8)
 SCALE = 0.125

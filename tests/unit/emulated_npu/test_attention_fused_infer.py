@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """npu_fused_infer_attention_score in each layout, against float64 loops, and what it refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import accumulate
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """npu_fused_infer_attention_score with rope parts, as MLA calls it, against float64 loops."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paged, flash and fusion attention and the merging of parts, against float64 loops."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 import pytest
@@ -11,10 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulated_npu.operators.attention_fusion import npu_fusion_attention
-from emulated_npu.operators.attention_paged import (
-    npu_flash_attention_unpad,
-    npu_paged_attention,
-)
+from emulated_npu.operators.attention_paged import npu_flash_attention_unpad, npu_paged_attention
 from emulated_npu.operators.attention_update import npu_attention_update
 from tests.support.operators.attention_reference import (
     PagedCache,

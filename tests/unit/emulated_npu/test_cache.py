@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators that write and read paged caches, against plain loops."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from itertools import pairwise

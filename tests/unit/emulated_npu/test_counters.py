@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counting in Python, without a device: places, differences, the report."""
 
-from __future__ import annotations
-
 import pytest
 
 from emulated_npu import counters

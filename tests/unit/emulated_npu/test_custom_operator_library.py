@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The schemas of the installed vllm-ascend, and the operators that are defined from them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

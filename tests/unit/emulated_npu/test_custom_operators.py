@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of _C_ascend that are not variants of torch_npu's, against scalar references."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,12 +8,7 @@ from hypothesis import strategies as st
 
 from emulated_npu.custom_operators.cache import npu_scatter_nd_update_sk, npu_scatter_nd_update_v2
 from emulated_npu.custom_operators.embedding import get_masked_input_and_mask
-from emulated_npu.custom_operators.lora import (
-    bgmv_expand,
-    bgmv_shrink,
-    sgmv_expand,
-    sgmv_shrink,
-)
+from emulated_npu.custom_operators.lora import bgmv_expand, bgmv_shrink, sgmv_expand, sgmv_shrink
 from emulated_npu.custom_operators.matmul import batch_matmul_transpose
 from emulated_npu.custom_operators.offload import swap_blocks_batch
 from emulated_npu.custom_operators.speculation import (

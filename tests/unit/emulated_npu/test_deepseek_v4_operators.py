@@ -81,10 +81,7 @@ def compressed_keys(x, weights, ape, norm, ratio, coff):
 
 @pytest.mark.parametrize(
     ("ratio", "coff", "size", "chunks"),
-    [
-        (4, 2, 128, [[9, 1, 1, 1, 4, 3], [1, 2, 1, 7, 1, 1]]),
-        (128, 1, 512, [[127, 1, 130]]),
-    ],
+    [(4, 2, 128, [[9, 1, 1, 1, 4, 3], [1, 2, 1, 7, 1, 1]]), (128, 1, 512, [[127, 1, 130]])],
 )
 def test_keys_are_those_of_the_whole_sequence_however_it_is_cut(ratio, coff, size, chunks):
     generator = torch.Generator().manual_seed(1)

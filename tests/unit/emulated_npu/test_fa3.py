@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stand-in for flash_attn_npu_v3, against float64 loops."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from itertools import accumulate

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of layers with a recurrent state, against the rule in plain loops in float64."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -23,13 +21,7 @@ from emulated_npu.custom_operators.gated_delta_rule_chunks import (
     chunk_gated_delta_rule_fwd_h_vllm,
 )
 from emulated_npu.triton_interpreter import replacements
-from tests.support.operators.operator_testing import (
-    assert_near,
-    few,
-    random_tensor,
-    refused,
-    seeds,
-)
+from tests.support.operators.operator_testing import assert_near, few, random_tensor, refused, seeds
 from tests.support.operators.recurrent_reference import (
     BF16,
     F32,

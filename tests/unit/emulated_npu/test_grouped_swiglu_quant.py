@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Product, SwiGLU and quantisation of groups of rows, against plain loops in float64."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

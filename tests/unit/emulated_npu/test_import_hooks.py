@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes that wait for the import of a module."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

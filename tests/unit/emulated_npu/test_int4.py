@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """int4 in int32 against scalar references, and what reads it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,11 +8,7 @@ from hypothesis import strategies as st
 
 from emulated_npu.operators import int4
 from emulated_npu.operators.int4 import npu_convert_weight_to_int4pack
-from emulated_npu.operators.quantization import (
-    npu_dynamic_quant,
-    npu_quant_matmul,
-    npu_quantize,
-)
+from emulated_npu.operators.quantization import npu_dynamic_quant, npu_quant_matmul, npu_quantize
 from emulated_npu.operators.weight_quantization import npu_weight_quant_batchmatmul
 from tests.support.operators.operator_testing import (
     FLOAT_DTYPES,
@@ -104,11 +98,7 @@ def test_weights_of_int4(seed, dtype, transposed, grouped, with_offset):
     scale = random_tensor(seed + 2, shape, dtype, spread=0.2)
     offset = random_tensor(seed + 3, shape, dtype) if with_offset else None
     actual = npu_weight_quant_batchmatmul.checked(
-        x,
-        packed(weight, transposed),
-        scale,
-        offset,
-        antiquant_group_size=GROUP if grouped else 0,
+        x, packed(weight, transposed), scale, offset, antiquant_group_size=GROUP if grouped else 0
     )
     assert actual.dtype == dtype
     expected = [[0.0] * COLUMNS for _ in range(ROWS)]

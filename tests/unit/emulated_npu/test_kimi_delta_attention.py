@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kimi delta attention of fla_npu and of Triton, against its rule in scalar loops in float64."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -12,13 +10,7 @@ from hypothesis import strategies as st
 
 from emulated_npu.linear_attention.kimi_delta_attention import chunk_kda_fwd, recurrent_kda
 from emulated_npu.triton_interpreter import replacements_kda as kda
-from tests.support.operators.operator_testing import (
-    assert_near,
-    few,
-    random_tensor,
-    refused,
-    seeds,
-)
+from tests.support.operators.operator_testing import assert_near, few, random_tensor, refused, seeds
 from tests.support.operators.recurrent_reference import BF16, int32
 
 KEY_HEADS, HEADS = 1, 2

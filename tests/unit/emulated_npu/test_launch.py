@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launcher and its variables: environment, refusals, command line. No device needed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

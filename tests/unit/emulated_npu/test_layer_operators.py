@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Norms, rotary embeddings, activations and sampling, against scalars in float64."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -14,11 +12,7 @@ from emulated_npu.custom_operators.norm import npu_add_rms_norm_bias, npu_rms_no
 from emulated_npu.custom_operators.norm import npu_gemma_rms_norm as custom_gemma_rms_norm
 from emulated_npu.operators import format as formats
 from emulated_npu.operators.activation import npu_clipped_swiglu, npu_fast_gelu, npu_swiglu
-from emulated_npu.operators.norm import (
-    npu_add_rms_norm,
-    npu_gemma_rms_norm,
-    npu_rms_norm,
-)
+from emulated_npu.operators.norm import npu_add_rms_norm, npu_gemma_rms_norm, npu_rms_norm
 from emulated_npu.operators.requirements import HALF_FLOATS
 from emulated_npu.operators.rope import (
     _npu_rotary_embedding,

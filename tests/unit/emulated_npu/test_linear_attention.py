@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of fla_npu, against their rules in plain loops in float64."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -16,13 +14,7 @@ from emulated_npu.linear_attention.gated_delta_rule import (
     chunk_gated_delta_rule_fwd,
     recurrent_gated_delta_rule,
 )
-from tests.support.operators.operator_testing import (
-    assert_near,
-    few,
-    random_tensor,
-    refused,
-    seeds,
-)
+from tests.support.operators.operator_testing import assert_near, few, random_tensor, refused, seeds
 from tests.support.operators.recurrent_reference import (
     BF16,
     F32,

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products against plain loops in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

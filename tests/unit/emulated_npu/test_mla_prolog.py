@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """npu_mla_prolog_v2 and attention on what it writes, against loops over whole numbers."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

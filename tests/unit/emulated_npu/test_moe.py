@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gating and routing of experts against scalar float64 references."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -10,14 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulated_npu.custom_operators.moe import (
-    moe_gating_top_k,
-    npu_moe_init_routing_custom,
-)
-from emulated_npu.operators.moe_gating import (
-    npu_moe_gating_top_k,
-    npu_moe_gating_top_k_softmax,
-)
+from emulated_npu.custom_operators.moe import moe_gating_top_k, npu_moe_init_routing_custom
+from emulated_npu.operators.moe_gating import npu_moe_gating_top_k, npu_moe_gating_top_k_softmax
 from emulated_npu.operators.moe_routing import (
     npu_moe_init_routing_v2,
     npu_moe_token_permute,

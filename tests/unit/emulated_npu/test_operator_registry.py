@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wrapping of kernels as operators, with a pretended device, and the table of operators."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantisation, int8 products and norms fused with them, against scalar references."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -382,10 +380,7 @@ WEIGHT = torch.ones(32).half()
             ),
             r"output_mask\[1\] must be True",
         ),
-        (
-            lambda: npu_add_rms_norm_dynamic_quant.checked(ROW, ROW[:1], WEIGHT),
-            "x2 has shape",
-        ),
+        (lambda: npu_add_rms_norm_dynamic_quant.checked(ROW, ROW[:1], WEIGHT), "x2 has shape"),
     ],
 )
 def test_refused(call, message):

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random words by the published test vectors of Philox."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mamba2's state space and short convolutions, against plain loops over scalars in float64."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

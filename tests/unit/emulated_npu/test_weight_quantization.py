@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The product with 8-bit weights against a scalar reference."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -5,8 +5,6 @@ The stand-ins (``stand_in``) are written for these tests and know only what the 
 compiles the kernels for the CPU, with the checker of AscendC kernels.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

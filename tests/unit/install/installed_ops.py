@@ -4,8 +4,6 @@
 Before a launch the stand-in of CANN gets the list of what it may touch; anything else stops it.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from importlib import import_module

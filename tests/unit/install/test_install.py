@@ -6,8 +6,6 @@ between CANN's launch stub and its runtime are our own and really run. Not shown
 compiler takes the kernels.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is shipped: contents and size of both distributions, and what their commands do alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -119,10 +117,7 @@ ONE_LINE = {
         (str(MODEL), "--method", "suffix", "--acceptance", "0.5"),
         "found vllm missing and vllm-ascend missing",
     ),
-    "check": (
-        ("--", "vllm", "serve", str(MODEL)),
-        "found vllm missing and vllm-ascend missing",
-    ),
+    "check": (("--", "vllm", "serve", str(MODEL)), "found vllm missing and vllm-ascend missing"),
     "emulate": (("--", "true"), "`pip install ./emulated_npu`"),
 }
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Both distributions, built as for a package index, and environments with little in them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

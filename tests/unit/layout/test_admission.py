@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pool that cannot hold one request is refused, one block too small or more."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

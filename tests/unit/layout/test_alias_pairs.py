@@ -6,8 +6,6 @@ block of one layer is filled in turn, and all others are looked at: no other blo
 change, nor any other tensor of the layers that hold the same block. Nothing of the proof is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any

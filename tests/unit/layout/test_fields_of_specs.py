@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fields that only some specs have: the mode of quantisation, and tokens of a row."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -27,8 +25,7 @@ def test_formats_of_cuda_are_missing_by_the_name_of_their_mode(asked: str | None
 
 
 @pytest.mark.parametrize(
-    ("fields", "tokens"),
-    [({}, 1), ({"compress_ratio": 4}, 4), ({"tokens_per_state": 8}, 8)],
+    ("fields", "tokens"), [({}, 1), ({"compress_ratio": 4}, 4), ({"tokens_per_state": 8}, 8)]
 )
 def test_a_row_stands_for_as_many_tokens_as_either_host_says(
     fields: dict[str, int], tokens: int

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planned groups become pools that cost what the planner said."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -57,12 +55,7 @@ def test_a_plan_costs_what_its_planner_says(row: Row, storage: Storage, one_bloc
         for need in pair.needs(takes_strides=storage is Storage.PAGED)
     ]
     needs = [
-        requirements_of(
-            layouts[need.name],
-            need.retention,
-            need.block_sizes,
-            table=need.table,
-        )
+        requirements_of(layouts[need.name], need.retention, need.block_sizes, table=need.table)
         for need in expected
     ]
     assert needs == expected

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Words of roles and kinds, and abbreviated layer names against an expansion written here."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of bound plans: shapes, containers, alignment, and whose bytes they are."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
 import torch
 
-from mkv_ascend.layout.component import (
-    LayerLayout,
-)
+from mkv_ascend.layout.component import LayerLayout
 from mkv_ascend.layout.kind import Role
 from mkv_ascend.layout.materialize import Materialized, materialize
 from mkv_ascend.layout.plan import TRANSFER_ALIGNMENT, CachePlan, make_plan
@@ -29,13 +25,7 @@ def small_hybrid() -> list[list[LayerLayout]]:
         return LayerFacts(layer, role)
 
     indexer = specs.AscendMLAAttentionSpec(
-        16,
-        1,
-        32,
-        dtype="int8",
-        model_version="deepseek_v4",
-        scale_dim=1,
-        scale_dtype="float16",
+        16, 1, 32, dtype="int8", model_version="deepseek_v4", scale_dim=1, scale_dtype="float16"
     )
     hidden = specs.HiddenStateCacheSpec(16, 2, 8, page_size_padded=768)
     return [

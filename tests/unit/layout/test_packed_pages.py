@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of packed pages: where the kernel blocks of each group lie."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planes of a page, rows of packed pages and blocks in both: beside plain enumeration."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages that groups share: properties of every plan, on bytes, and beside plain enumeration."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random
@@ -21,12 +19,7 @@ from benchmarks.published_pairs import PAIRS
 from mkv_ascend.layout import page_planning
 from mkv_ascend.layout.grouping import Group, GroupingError
 from mkv_ascend.layout.kind import Kind, Role
-from mkv_ascend.layout.page_planning import (
-    LARGEST_PAGE,
-    USUAL_MOST_GROUPS,
-    PagePlan,
-    plan_pages,
-)
+from mkv_ascend.layout.page_planning import LARGEST_PAGE, USUAL_MOST_GROUPS, PagePlan, plan_pages
 from mkv_ascend.layout.requirements import LayerRequirements, Request, Retention, RetentionKind
 
 REQUEST = Request(tokens=64, tokens_per_step=2)

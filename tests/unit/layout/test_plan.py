@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans: sharing, binding, refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from itertools import product

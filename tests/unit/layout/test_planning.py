@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one plan: groups that are planned or given, blocks of a memory, and admission."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The proof that no two blocks share a byte, against pools whose bytes are all written down."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every kind of cache that vllm-ascend 0.23.0 lays out: shapes, dtypes, strides and container."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -12,13 +10,7 @@ from mkv_ascend.layout import recipes
 from mkv_ascend.layout.component import Container, LayerLayout, LayoutError, Storage
 from mkv_ascend.layout.kind import Kind, Role
 from mkv_ascend.layout.plan import make_plan
-from mkv_ascend.layout.recipes import (
-    LayerFacts,
-    build_layout,
-    layout_of,
-    register_recipe,
-    tokens,
-)
+from mkv_ascend.layout.recipes import LayerFacts, build_layout, layout_of, register_recipe, tokens
 from tests.support.caches import specs
 
 NUM_BLOCKS = 3
@@ -73,10 +65,7 @@ def test_all_keys_on_each_rank() -> None:
     """A spec counts a share's tokens, and has the heads of all ranks for those of all shares."""
     spec = specs.FullAttentionSpec(128, 4, 64)
     made = layout(spec, kernel_block=512, ranks=4)
-    assert tensors(made) == {
-        "k": ("bfloat16", (3, 512, 1, 64)),
-        "v": ("bfloat16", (3, 512, 1, 64)),
-    }
+    assert tensors(made) == {"k": ("bfloat16", (3, 512, 1, 64)), "v": ("bfloat16", (3, 512, 1, 64))}
     assert made.page_bytes == layout(spec).page_bytes
     assert made.tokens_per_block == 128
     with pytest.raises(LayoutError, match="key heads of its spec by 3 ranks"):
@@ -357,9 +346,7 @@ class ConvolutionCacheSpec:
     page_size_bytes = 16 * 4 * 2
 
 
-def test_a_new_kind_is_one_recipe_and_one_registration(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_new_kind_is_one_recipe_and_one_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipes, "_RECIPES", dict(recipes._RECIPES))
     with pytest.raises(LayoutError, match=r"no recipe .* ConvolutionCacheSpec; .* register_recipe"):
         layout(ConvolutionCacheSpec())

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an engine says of its own plan: a few lines of text, and bytes by KV group."""
 
-from __future__ import annotations
-
 import pytest
 
 from mkv_ascend.layout.component import ONE_BLOCK, PageShape

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What planning must know of a layer: blocks that a request holds, bytes in planes and rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -76,10 +74,7 @@ def test_all_tokens_take_the_blocks_they_lie_in(tokens: int, block_size: int, st
 
 
 @given(
-    tokens=st.integers(1, 120),
-    window=st.integers(1, 40),
-    block_size=SIZES,
-    step=st.integers(1, 8),
+    tokens=st.integers(1, 120), window=st.integers(1, 40), block_size=SIZES, step=st.integers(1, 8)
 )
 def test_a_window_never_needs_more_than_counted(
     tokens: int, window: int, block_size: int, step: int

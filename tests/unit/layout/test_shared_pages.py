@@ -4,8 +4,6 @@
 A block is ``(s * N + page) * k + j``: written down here once more, in plain loops.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every test of an op runs on each of its implementations for CPU tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which kernels are chosen, and what is said when there are none."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -72,9 +70,7 @@ def test_missing_kernels_are_warned_of_where_they_are_not(
     assert "does not load into torch" in record.getMessage()
 
 
-def test_a_device_that_runs_cpu_kernels_needs_none_of_its_own(
-    choosing: pytest.MonkeyPatch,
-) -> None:
+def test_a_device_that_runs_cpu_kernels_needs_none_of_its_own(choosing: pytest.MonkeyPatch) -> None:
     class Module:
         runs_cpu_kernels = True
 

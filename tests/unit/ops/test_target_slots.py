@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``target_slots`` against plain loops, and what it refuses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -30,11 +28,7 @@ def int32(values: list[int]) -> torch.Tensor:
     seed=st.integers(0, 2**31),
 )
 def test_as_plain_loops(
-    data: st.DataObject,
-    lengths: list[int],
-    padding: tuple[int, int],
-    dtype: torch.dtype,
-    seed: int,
+    data: st.DataObject, lengths: list[int], padding: tuple[int, int], dtype: torch.dtype, seed: int
 ) -> None:
     generator = seeded(seed)
     made = data.draw(groups(len(lengths), generator))

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong values, with ``MKV_ASCEND_OPS_CHECKS``: refused by the argument's name and place."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -177,8 +175,7 @@ def test_an_annotation_without_a_schema_is_refused() -> None:
 def test_the_kernel_of_expand_inputs_takes_its_list_in_order() -> None:
     """The signature is written out, since CANN's build looks for it in the text."""
     words = re.findall(
-        r"\b(?:(ADDRESS|SIZE|WORD)|(WIDE))\((\w+)\)",
-        (KERNELS / "launchers.h").read_text("utf-8"),
+        r"\b(?:(ADDRESS|SIZE|WORD)|(WIDE))\((\w+)\)", (KERNELS / "launchers.h").read_text("utf-8")
     )
     listed = [(kind or "WORD", name if kind else f"wide_{name}") for kind, _, name in words]
     types = {"GM_ADDR": "ADDRESS", "const int64_t": "SIZE", "const int32_t": "WORD"}

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zero_blocks`` against plain loops, and what it refuses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

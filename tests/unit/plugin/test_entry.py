@@ -85,10 +85,7 @@ def test_commands_that_only_talk_to_a_server(words, needs_none):
 
 @pytest.mark.parametrize(
     ("words", "status", "said"),
-    [
-        ("vllm chat", 0, "CpuPlatform"),
-        ("vllm serve", 1, "mkv_ascend: torch_npu is not installed"),
-    ],
+    [("vllm chat", 0, "CpuPlatform"), ("vllm serve", 1, "mkv_ascend: torch_npu is not installed")],
 )
 def test_a_client_runs_where_there_is_no_npu(words, status, said):
     """Each of vLLM's commands loads the platform, and what vllm-ascend adds imports torch_npu."""

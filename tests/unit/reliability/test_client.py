@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How requests end is told as it was: answered, aborted by us, failed, or hung."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a soak judges by: draws, levels of memory, and lines that hold it."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -49,10 +49,7 @@ def run(models):
     steps.pop()
     counts = [sum(len(step.sampled) > position + 1 for step in steps) for position in range(K)]
     return scenario, Result(
-        tokens=[made.tokens],
-        proposals=made.proposals,
-        steps=steps,
-        accepted_per_position=counts,
+        tokens=[made.tokens], proposals=made.proposals, steps=steps, accepted_per_position=counts
     )
 
 

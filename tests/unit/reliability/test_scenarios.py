@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines drawn at random: a number draws the same one again, and none is impossible."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is checked of a server notices what is wrong: tokens, processes, files and metrics."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import subprocess

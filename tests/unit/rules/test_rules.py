@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each rule refuses what it is for, and lets what is next to it pass."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

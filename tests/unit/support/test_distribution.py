@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tests of distributions raise no false alarm, and notice a wrong rejection sampler."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

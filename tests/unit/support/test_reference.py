@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The judge itself, on random models of a few thousand weights."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

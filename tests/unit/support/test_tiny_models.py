@@ -4,8 +4,6 @@
 What the trained models themselves can do is tested in tests/emulated/support/test_tiny_models.py.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -15,18 +13,9 @@ import pytest
 import torch
 
 from tests.support.models import pictured_hybrid
-from tests.support.tiny_models import (
-    ALL_NAMES,
-    making,
-    store,
-)
+from tests.support.tiny_models import ALL_NAMES, making, store
 from tests.support.tiny_models.corpus import Corpus
-from tests.support.tiny_models.recipes import (
-    FOR_THE_MATRIX,
-    RECIPES,
-    Recipe,
-    find_recipe,
-)
+from tests.support.tiny_models.recipes import FOR_THE_MATRIX, RECIPES, Recipe, find_recipe
 
 MINUTE = Recipe(
     name="minute",

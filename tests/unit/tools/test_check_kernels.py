@@ -2,8 +2,6 @@
 """The front-end check of AscendC kernels: every planted fault is found, on its line and by its
 rule; the kernels have none."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

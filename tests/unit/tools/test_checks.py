@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make test` runs every check, tells which failed, and fails if any did."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages of commits: short subjects, and a reason for what is shipped."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

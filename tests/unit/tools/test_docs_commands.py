@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each command that a page shows is one that there is, with options that it has."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex
@@ -16,11 +14,7 @@ from mkv_ascend.commands import command_words
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted(
-    [
-        *ROOT.glob("*.md"),
-        ROOT / "emulated_npu" / "README.md",
-        *(ROOT / "docs").rglob("*.md"),
-    ]
+    [*ROOT.glob("*.md"), ROOT / "emulated_npu" / "README.md", *(ROOT / "docs").rglob("*.md")]
 )
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 OF_THE_SYSTEM = {"docker", "export", "git", "mutmut", "pip", "source", "kubectl", "npu-smi"}

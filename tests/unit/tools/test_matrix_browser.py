@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The filters of docs/matrix.md in a browser."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from xml.etree import ElementTree
 

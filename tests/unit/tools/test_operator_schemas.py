@@ -81,10 +81,7 @@ def other_defaults(input, factor=1.0, *, kind=1, bias=None): ...
         (other_names, ["no input by position", "x by position is not there"]),
         (other_order, ["the order is input, factor"]),
         (required, ["bias is None by default, not required"]),
-        (
-            other_defaults,
-            ["factor is required by default, not 1.0", "kind is 0 by default, not 1"],
-        ),
+        (other_defaults, ["factor is required by default, not 1.0", "kind is 0 by default, not 1"]),
     ],
 )
 def test_what_is_unlike_is_named(known: Known, ours: Callable[..., None], told: list[str]) -> None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages and a dashboard: what they name exists, and what there is they name."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The list of planted faults fits the sources; what the program makes of them. No engine runs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notes of a release, and what keeps it from being made. The whole is ``make release-check``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The set-up runs what is pending and nothing else, and a command that fails says what to do."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

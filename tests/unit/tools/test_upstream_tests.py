@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How outcomes of vllm-ascend's own tests are sorted. None of its tests is run here."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import cast

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that leaves one record out does without what stands for it, and has all others."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

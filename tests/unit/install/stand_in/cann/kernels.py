@@ -6,8 +6,6 @@ signature, a launch stub is written for each, ``<<<>>>`` becomes a call of it wi
 ``link.txt``, with the kernels' objects.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch_npu of the stand-in: an NPU that torch knows by name, without memory of its own."""
 
-from __future__ import annotations
-
 import types
 
 import torch
