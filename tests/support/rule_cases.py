@@ -122,168 +122,156 @@ V2_GIVEN: dict[str, dict[str, Any]] = {
     "one choice of keys": {"draft": {**HEAD, "index_share_for_mtp_iteration": True}},
 }
 
-REFUSED: dict[str, tuple[str, Facts]] = {
-    "no heads": ("model-size", facts(WITHOUT_HEADS)),
-    "no heads of keys": ("model-size", facts({**LLAMA, "num_key_value_heads": 0})),
-    "a draft of no layers": ("model-size", pair({**HEAD, "num_hidden_layers": 0})),
-    "words fewer than none": ("model-size", facts({**LLAMA, "vocab_size": -1})),
-    "an unknown tokenizer": (
-        "tokenizer",
-        facts(tokenizer_mode="nonsense", tokenizer_modes=MODES),
-    ),
-    "float32": ("dtype", facts(dtype="float32")),
-    "DeepSeek-V4 in half": ("dtype", facts(V4, dtype="float16")),
-    "fp8 cache": ("kv-cache-dtype", facts(cache_dtype="fp8")),
-    "int8 cache of plain weights": ("kv-cache-dtype", facts(cache_dtype="int8", host=NEW)),
-    "fp8 weights": (
-        "weight-format",
-        facts({**LLAMA, "quantization_config": {"quant_method": "fp8"}}),
-    ),
-    "8 bits of a family whose scales are not loaded": (
-        "cache-format",
-        facts(target=model(LLAMA, formats=IN_EIGHT_BITS)),
-    ),
-    "MiniMax-M2 drafts": (
-        "family",
-        pair({**HEAD, "architectures": ["MiniMaxM2ForCausalLM"]}),
-    ),
-    "chunks": ("chunks", facts({**LLAMA, "attention_chunk_size": 8192})),
-    "adapters over an odd vocabulary": (
-        "lora-vocabulary",
-        facts({**LLAMA, "vocab_size": 32001}, lora=True),
-    ),
-    "DeepSeek-V4 in one process": ("executor", facts(V4, executor="uni", host=NEW)),
-    "drafts beside Mamba1": (
-        "target-states",
-        looked_up(target=model(JAMBA, recurrent=True)),
-    ),
-    "drafts beside Kimi delta attention": (
-        "target-states",
-        looked_up(target=model({**LLAMA, "model_type": "kimi_linear"}, recurrent=True)),
-    ),
-    "drafts beside states alone": ("target-states", looked_up(target=model(LFM2, alone=True))),
-    "states of every block": (
-        "kept-states",
-        facts(target=model(LFM2, recurrent=True), states_of_all_blocks=True, host=NEW),
-    ),
-    "one kind of cache beside states": (
-        "layout",
-        facts(target=model(LFM2, recurrent=True), one_kind_of_cache=True),
-    ),
-    "blocks of 100": ("block-size", facts(block_size=100)),
-    "OffloadingConnector": (
-        "kv-connector",
-        facts(connectors=frozenset({"OffloadingConnector"})),
-    ),
-    "states and SimpleCPUOffloadConnector": (
-        "kv-connector",
-        facts(
-            target=model(LFM2, recurrent=True),
-            connectors=frozenset({"SimpleCPUOffloadConnector"}),
+REFUSED_BY_CODE: dict[str, dict[str, Facts]] = {
+    "model-size": {
+        "no heads": facts(WITHOUT_HEADS),
+        "no heads of keys": facts({**LLAMA, "num_key_value_heads": 0}),
+        "a draft of no layers": pair({**HEAD, "num_hidden_layers": 0}),
+        "words fewer than none": facts({**LLAMA, "vocab_size": -1}),
+    },
+    "tokenizer": {"an unknown tokenizer": facts(tokenizer_mode="nonsense", tokenizer_modes=MODES)},
+    "dtype": {"float32": facts(dtype="float32"), "DeepSeek-V4 in half": facts(V4, dtype="float16")},
+    "kv-cache-dtype": {
+        "fp8 cache": facts(cache_dtype="fp8"),
+        "int8 cache of plain weights": facts(cache_dtype="int8", host=NEW),
+        "fp8 latents on an A2": facts(MOE, cache_dtype="fp8"),
+        "fp8 keys on an A5": facts(cache_dtype="fp8", device=A5),
+        "int8 latents of a node that reads": facts(
+            target=model(MOE, formats=INT8_LATENTS),
+            cache_dtype="int8",
+            host=NEW,
+            kv_role="kv_producer",
         ),
-    ),
-    "a draft beside DeepSeek-V4 and transfer": (
-        "draft-caches",
-        pair(target=V4, host=NEW, has_transfer=True),
-    ),
-    "more devices than there are": ("devices", facts(devices_needed=16)),
-    "a draft on fewer ranks": (
-        "draft-ranks",
-        pair(tensor_parallel=2, options={"draft_tensor_parallel_size": 1}),
-    ),
-    "a head without keys over stages": (
-        "pipeline",
-        pair({**HEAD, "architectures": ["Gemma4MTPModel"]}, "mtp", pipeline_parallel=2),
-    ),
-    "images over stages": (
-        "pipeline",
-        pair(target={**LLAMA, "vision_config": {}}, pipeline_parallel=2),
-    ),
-    "Granite 4 over stages": (
-        "pipeline",
-        looked_up(
+    },
+    "weight-format": {
+        "fp8 weights": facts({**LLAMA, "quantization_config": {"quant_method": "fp8"}}),
+        "quantised experts without matrices": facts(
+            target=model({**MOE, "zero_expert_num": 4}, formats=WeightFormats(frozenset({"W8A8"})))
+        ),
+    },
+    "cache-format": {
+        "8 bits of a family whose scales are not loaded": facts(
+            target=model(LLAMA, formats=IN_EIGHT_BITS)
+        ),
+        "drafting layers of 8 bits": replace(
+            pair(LLAMA, "mtp", host=NEW),
+            target=model(LLAMA, formats=WeightFormats(frozenset({"W8A8"}), frozenset({32}))),
+        ),
+    },
+    "family": {"MiniMax-M2 drafts": pair({**HEAD, "architectures": ["MiniMaxM2ForCausalLM"]})},
+    "chunks": {"chunks": facts({**LLAMA, "attention_chunk_size": 8192})},
+    "lora-vocabulary": {
+        "adapters over an odd vocabulary": facts({**LLAMA, "vocab_size": 32001}, lora=True)
+    },
+    "executor": {"DeepSeek-V4 in one process": facts(V4, executor="uni", host=NEW)},
+    "target-states": {
+        "drafts beside Mamba1": looked_up(target=model(JAMBA, recurrent=True)),
+        "drafts beside Kimi delta attention": looked_up(
+            target=model({**LLAMA, "model_type": "kimi_linear"}, recurrent=True)
+        ),
+        "drafts beside states alone": looked_up(target=model(LFM2, alone=True)),
+    },
+    "kept-states": {
+        "states of every block": facts(
+            target=model(LFM2, recurrent=True), states_of_all_blocks=True, host=NEW
+        )
+    },
+    "layout": {
+        "one kind of cache beside states": facts(
+            target=model(LFM2, recurrent=True), one_kind_of_cache=True
+        )
+    },
+    "block-size": {"blocks of 100": facts(block_size=100)},
+    "kv-connector": {
+        "OffloadingConnector": facts(connectors=frozenset({"OffloadingConnector"})),
+        "states and SimpleCPUOffloadConnector": facts(
+            target=model(LFM2, recurrent=True), connectors=frozenset({"SimpleCPUOffloadConnector"})
+        ),
+    },
+    "draft-caches": {
+        "a draft beside DeepSeek-V4 and transfer": pair(target=V4, host=NEW, has_transfer=True)
+    },
+    "devices": {"more devices than there are": facts(devices_needed=16)},
+    "draft-ranks": {
+        "a draft on fewer ranks": pair(tensor_parallel=2, options={"draft_tensor_parallel_size": 1})
+    },
+    "pipeline": {
+        "a head without keys over stages": pair(
+            {**HEAD, "architectures": ["Gemma4MTPModel"]}, "mtp", pipeline_parallel=2
+        ),
+        "images over stages": pair(target={**LLAMA, "vision_config": {}}, pipeline_parallel=2),
+        "Granite 4 over stages": looked_up(
             target=model({**LLAMA, "model_type": "granitemoehybrid"}, recurrent=True),
             pipeline_parallel=2,
         ),
-    ),
-    "a draft that nine ranks keep whole": (
-        "draft-shares",
-        pair(
+    },
+    "draft-shares": {
+        "a draft that nine ranks keep whole": pair(
             ours={"kv_cache": {"replicate_draft": True}},
             decode_context_parallel=9,
             tensor_parallel=9,
         ),
-    ),
-    "windows over shares of prompts": (
-        "draft-shares",
-        pair(WINDOWS, prefill_context_parallel=2),
-    ),
-    "keys on each rank of MLA": (
-        "draft-shares",
-        pair(
+        "windows over shares of prompts": pair(WINDOWS, prefill_context_parallel=2),
+        "keys on each rank of MLA": pair(
             MOE, target=MOE, ours={"kv_cache": {"replicate_draft": True}}, decode_context_parallel=2
         ),
-    ),
-    "16 tokens": ("tokens-per-step", pair(tokens=16)),
-    "8 tokens of a gated delta rule": (
-        "tokens-per-step",
-        looked_up(DELTA_NET, target=model(DELTA_NET, recurrent=True), tokens=8, host=NEW),
-    ),
-    "8 tokens of a draft's gated delta rule": (
-        "tokens-per-step",
-        pair(DELTA_NET, tokens=8, recurrent=True, host=NEW),
-    ),
-    "a whole model as a head": (
-        "draft-class",
-        pair(LLAMA, "eagle3", named_by_draft=("LlamaForCausalLM",)),
-    ),
-    "an EAGLE-3 head as a model": (
-        "draft-class",
-        pair(named_by_draft=("LlamaForCausalLMEagle3",)),
-    ),
-    "a head of another width": ("hidden-size", pair({**HEAD, "hidden_size": 2048}, "eagle3")),
-    "a draft of Mamba1": ("draft-states", pair(JAMBA, recurrent=True)),
-    "a draft of states alone": ("draft-states", pair(LFM2, alone=True)),
-    "a recurrent draft and transfer": (
-        "recurrent-draft-option",
-        pair(LFM2, recurrent=True, has_transfer=True),
-    ),
-    "eagle3 over DeepSeek-V4": ("head-states", pair(HEAD, "eagle3", target=V4)),
-    "depths beyond": (
-        "head-depths",
-        pair({**HEAD, "eagle_aux_hidden_state_layer_ids": [2, 99]}, "eagle3"),
-    ),
-    "dflash over shares": ("dflash", pair(HEAD, "dflash", prefill_context_parallel=2)),
-    "windows in blocks": ("dflash", pair({**WINDOWS, "num_hidden_layers": 1}, "dflash")),
-    "M-RoPE": ("draft-rope", pair({**HEAD, "rope_scaling": {"mrope_section": [1, 2, 3]}})),
-    "without padding": ("draft-batch", pair(options={"disable_padded_drafter_batch": True})),
-    "probabilistic on V1": (
-        "draft-option",
-        pair(host=NEW, options={"draft_sample_method": "probabilistic"}),
-    ),
-    "logits processors": ("logits-processors", looked_up(logits_processors=True)),
-    "dtype of no draft's cache": (
-        "draft-dtype",
-        facts(ours={"kv_cache": {"draft_dtype": "float16"}}),
-    ),
-    "a window of MLA": (
-        "draft-window",
-        pair(MOE, target=MOE, ours={"drafting": {"window": 512}}),
-    ),
-    "giving up what is looked up": (
-        "give-up",
-        looked_up(ours={"drafting": {"give_up_below": 0.2}}),
-    ),
-    "likeliest tokens that are drawn": (
-        "draft-option",
-        pair(
+    },
+    "tokens-per-step": {
+        "16 tokens": pair(tokens=16),
+        "8 tokens of a gated delta rule": looked_up(
+            DELTA_NET, target=model(DELTA_NET, recurrent=True), tokens=8, host=NEW
+        ),
+        "8 tokens of a draft's gated delta rule": pair(
+            DELTA_NET, tokens=8, recurrent=True, host=NEW
+        ),
+    },
+    "draft-class": {
+        "a whole model as a head": pair(LLAMA, "eagle3", named_by_draft=("LlamaForCausalLM",)),
+        "an EAGLE-3 head as a model": pair(named_by_draft=("LlamaForCausalLMEagle3",)),
+    },
+    "hidden-size": {"a head of another width": pair({**HEAD, "hidden_size": 2048}, "eagle3")},
+    "draft-states": {
+        "a draft of Mamba1": pair(JAMBA, recurrent=True),
+        "a draft of states alone": pair(LFM2, alone=True),
+    },
+    "recurrent-draft-option": {
+        "a recurrent draft and transfer": pair(LFM2, recurrent=True, has_transfer=True)
+    },
+    "head-states": {"eagle3 over DeepSeek-V4": pair(HEAD, "eagle3", target=V4)},
+    "head-depths": {
+        "depths beyond": pair({**HEAD, "eagle_aux_hidden_state_layer_ids": [2, 99]}, "eagle3")
+    },
+    "dflash": {
+        "dflash over shares": pair(HEAD, "dflash", prefill_context_parallel=2),
+        "windows in blocks": pair({**WINDOWS, "num_hidden_layers": 1}, "dflash"),
+        "windows of some layers in blocks": pair(
+            {**WINDOWS, "layer_types": ["sliding_attention", "full_attention"]}, "dflash", host=NEW
+        ),
+    },
+    "draft-rope": {"M-RoPE": pair({**HEAD, "rope_scaling": {"mrope_section": [1, 2, 3]}})},
+    "draft-batch": {"without padding": pair(options={"disable_padded_drafter_batch": True})},
+    "draft-option": {
+        "probabilistic on V1": pair(host=NEW, options={"draft_sample_method": "probabilistic"}),
+        "likeliest tokens that are drawn": pair(
             options={"use_local_argmax_reduction": True, "draft_sample_method": "probabilistic"},
             **ON_V2,
         ),
-    ),
-    "an eagle3 head of latents over shares on V2": (
-        "runner",
-        pair(
+        "a choice of keys that nobody keeps": pair(GLM, "mtp", target=UNKEPT),
+        "a choice over ranks": pair(GLM, "mtp", target=GLM, ascend=OF_RANKS),
+    },
+    "logits-processors": {"logits processors": looked_up(logits_processors=True)},
+    "draft-dtype": {
+        "dtype of no draft's cache": facts(ours={"kv_cache": {"draft_dtype": "float16"}}),
+        "a dtype of a cache that no draft has": looked_up(
+            ours={"kv_cache": {"draft_dtype": "bfloat16"}}
+        ),
+    },
+    "draft-window": {"a window of MLA": pair(MOE, target=MOE, ours={"drafting": {"window": 512}})},
+    "give-up": {
+        "giving up what is looked up": looked_up(ours={"drafting": {"give_up_below": 0.2}})
+    },
+    "runner": {
+        "an eagle3 head of latents over shares on V2": pair(
             *(MOE, "eagle3"),
             target=MOE,
             runner="v2",
@@ -291,33 +279,37 @@ REFUSED: dict[str, tuple[str, Facts]] = {
             decode_context_parallel=2,
             tensor_parallel=2,
         ),
-    ),
-    "a choice of keys that nobody keeps": ("draft-option", pair(GLM, "mtp", target=UNKEPT)),
-    "a choice over ranks": ("draft-option", pair(GLM, "mtp", target=GLM, ascend=OF_RANKS)),
-    "stages in turn on V2": (
-        "runner",
-        pair(runner="v2", host=NEW, pipeline_parallel=2, async_scheduling=False),
-    ),
-    **{
-        f"{name} on V2": ("runner", pair(runner="v2", host=NEW, **given))
-        for name, given in V2_GIVEN.items()
+        "stages in turn on V2": pair(
+            runner="v2", host=NEW, pipeline_parallel=2, async_scheduling=False
+        ),
+        **{
+            f"{name} on V2": pair(runner="v2", host=NEW, **given)
+            for name, given in V2_GIVEN.items()
+        },
+        "a draft model of an indexer over shares on V2": pair(
+            SPARSE, target=SPARSE, decode_context_parallel=2, tensor_parallel=2, **ON_V2
+        ),
+        "rows that ranks split over shares on V2": pair(
+            *(SPARSE, "mtp"),
+            target=SPARSE,
+            ascend={"enable_dsa_cp": True},
+            decode_context_parallel=2,
+            tensor_parallel=2,
+            **ON_V2,
+        ),
+        "a draft model whose experts move on V2": pair(MOE, target=MOE, enable_eplb=True, **ON_V2),
     },
-    "experts that move between no ranks": (
-        "expert-places",
-        facts(MOE, ascend={"eplb_config": {"dynamic_eplb": True}}),
-    ),
-    "copies of experts": (
-        "expert-places",
-        looked_up(
+    "expert-places": {
+        "experts that move between no ranks": facts(
+            MOE, ascend={"eplb_config": {"dynamic_eplb": True}}
+        ),
+        "copies of experts": looked_up(
             MOE,
             expert_parallel=True,
             tensor_parallel=8,
             ascend={"eplb_config": {"dynamic_eplb": True, "num_redundant_experts": 8}},
         ),
-    ),
-    "copies of experts of drafting layers": (
-        "expert-places",
-        pair(
+        "copies of experts of drafting layers": pair(
             *(MOE, "mtp"),
             target=MOE,
             host=NEW,
@@ -326,75 +318,28 @@ REFUSED: dict[str, tuple[str, Facts]] = {
             tensor_parallel=8,
             ascend={"eplb_config": {"dynamic_eplb": True, "num_redundant_experts": 8}},
         ),
-    ),
-    "experts of the draft alone": (
-        "experts",
-        pair({**HEAD, "num_local_experts": 8}, tensor_parallel=2, ascend={"enable_flashcomm1": 1}),
-    ),
-    "weights in the host's memory": ("host-option", facts(cpu_offload_gb=4.0)),
-    "weights of two models layer by layer": ("host-option", pair(prefetches_weights=True)),
-    "FLASHINFER": ("backend-name", facts(vllm_backends=("FLASHINFER", None))),
-    "a backend of another kind": ("backend", facts(ours={"attention": {"target": "mla"}})),
-    "heads of 72": ("backend", facts({**LLAMA, "head_dim": 72})),
-    "whole graphs of what is not compiled": (
-        "graph-mode",
-        facts(graph_mode="FULL_DECODE_ONLY", is_compiled=False),
-    ),
-    "whole graphs of windows": (
-        "graph-mode",
-        looked_up(WINDOWS, graph_mode="FULL", target=model(WINDOWS)),
-    ),
-    "fp8 latents on an A2": ("kv-cache-dtype", facts(MOE, cache_dtype="fp8")),
-    "fp8 keys on an A5": ("kv-cache-dtype", facts(cache_dtype="fp8", device=A5)),
-    "int8 latents of a node that reads": (
-        "kv-cache-dtype",
-        facts(
-            target=model(MOE, formats=INT8_LATENTS),
-            cache_dtype="int8",
-            host=NEW,
-            kv_role="kv_producer",
+    },
+    "experts": {
+        "experts of the draft alone": pair(
+            {**HEAD, "num_local_experts": 8}, tensor_parallel=2, ascend={"enable_flashcomm1": 1}
+        )
+    },
+    "host-option": {
+        "weights in the host's memory": facts(cpu_offload_gb=4.0),
+        "weights of two models layer by layer": pair(prefetches_weights=True),
+    },
+    "backend-name": {"FLASHINFER": facts(vllm_backends=("FLASHINFER", None))},
+    "backend": {
+        "a backend of another kind": facts(ours={"attention": {"target": "mla"}}),
+        "heads of 72": facts({**LLAMA, "head_dim": 72}),
+    },
+    "graph-mode": {
+        "whole graphs of what is not compiled": facts(
+            graph_mode="FULL_DECODE_ONLY", is_compiled=False
         ),
-    ),
-    "quantised experts without matrices": (
-        "weight-format",
-        facts(
-            target=model({**MOE, "zero_expert_num": 4}, formats=WeightFormats(frozenset({"W8A8"})))
-        ),
-    ),
-    "drafting layers of 8 bits": (
-        "cache-format",
-        replace(
-            pair(LLAMA, "mtp", host=NEW),
-            target=model(LLAMA, formats=WeightFormats(frozenset({"W8A8"}), frozenset({32}))),
-        ),
-    ),
-    "windows of some layers in blocks": (
-        "dflash",
-        pair(
-            {**WINDOWS, "layer_types": ["sliding_attention", "full_attention"]}, "dflash", host=NEW
-        ),
-    ),
-    "a draft model of an indexer over shares on V2": (
-        "runner",
-        pair(SPARSE, target=SPARSE, decode_context_parallel=2, tensor_parallel=2, **ON_V2),
-    ),
-    "rows that ranks split over shares on V2": (
-        "runner",
-        pair(
-            *(SPARSE, "mtp"),
-            target=SPARSE,
-            ascend={"enable_dsa_cp": True},
-            decode_context_parallel=2,
-            tensor_parallel=2,
-            **ON_V2,
-        ),
-    ),
-    "a draft model whose experts move on V2": (
-        "runner",
-        pair(MOE, target=MOE, enable_eplb=True, **ON_V2),
-    ),
-    "a dtype of a cache that no draft has": (
-        "draft-dtype",
-        looked_up(ours={"kv_cache": {"draft_dtype": "bfloat16"}}),
-    ),
+        "whole graphs of windows": looked_up(WINDOWS, graph_mode="FULL", target=model(WINDOWS)),
+    },
+}
+REFUSED = {
+    name: (code, found) for code, cases in REFUSED_BY_CODE.items() for name, found in cases.items()
 }

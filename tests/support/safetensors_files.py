@@ -41,17 +41,6 @@ def write_file(file: Path, header: str, data: bytes = b"", length: int | None = 
     return file
 
 
-def llama_shapes(numbers: Mapping[str, Any] = NUMBERS) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all tensors of such a model."""
-    words = (numbers["vocab_size"], numbers["hidden_size"])
-    layers = {
-        f"model.layers.{index}.{name}": shape
-        for index in range(numbers["num_hidden_layers"])
-        for name, shape in layer_shapes(numbers)
-    }
-    return {"model.embed_tokens.weight": words, "lm_head.weight": words, **layers}
-
-
 def layer_shapes(numbers: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the tensors of one layer."""
     width, inner = numbers["hidden_size"], numbers["intermediate_size"]
