@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM
 from tests.support import eight_bits, reference, speculation
 from tests.support.eight_bit_latents import KIND
 from tests.support.eight_bits import DESCRIPTION, DYNAMIC, FLOAT, WEIGHTS, per_token
-from tests.support.tiny_models import derived, further_heads, further_models
+from tests.support.tiny_models import derived, further_models
 from tests.support.tiny_models.heads import Head
 
 SCALE = 2.0**-5
@@ -180,7 +180,6 @@ def rows_of_head(
 @functools.lru_cache(maxsize=2)
 def load_head(directory: Path, source: Path) -> Head:
     """The head in ``source`` on that model; each of its parts gives bfloat16."""
-    further_heads.register()
     head = derived.load_head(source, load(directory, source))
     eight_bits.round_parts(head)
     return head

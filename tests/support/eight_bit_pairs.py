@@ -14,7 +14,7 @@ import torch
 from tests.support import eight_bits, engine, reference, speculation
 from tests.support.pairs import TIES, prompts_of
 from tests.support.prompts import text_prompts as texts
-from tests.support.tiny_models import derived, further_heads, model_directory
+from tests.support.tiny_models import derived, model_directory
 from tests.support.tiny_models.heads import Head
 
 TARGET = "qwen3_wide"
@@ -121,7 +121,6 @@ def rows_of_head(head: Path, target: Path, at_once: AtOnce) -> Rows:
 @functools.lru_cache(maxsize=2)
 def load_head(head: Path, target: Path) -> Head:
     """The head in ``head`` on the model in ``target``; each of its parts gives bfloat16."""
-    further_heads.register()
     model, _ = eight_bits.load(target)
     loaded = derived.load_head(head, model)
     eight_bits.round_parts(loaded)

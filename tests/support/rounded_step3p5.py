@@ -30,7 +30,7 @@ from torch.nn.functional import silu
 from transformers import AutoModelForCausalLM
 
 from tests.support.speculation import rows_of_head
-from tests.support.tiny_models import derived, further_heads, further_models, step3p5
+from tests.support.tiny_models import derived, further_models, step3p5
 from tests.support.tiny_models.plain_attention import by_head, within_window
 
 MANTISSA_BITS = 8
@@ -153,7 +153,6 @@ def load(directory: Path) -> Any:
 @functools.lru_cache(maxsize=2)
 def load_head(checkpoint: Path, target: Path) -> Any:
     """The drafting layer in ``checkpoint`` on the target in ``target``."""
-    further_heads.register()
     return rounded(derived.load_head(checkpoint, load(target)))
 
 

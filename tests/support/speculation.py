@@ -23,8 +23,6 @@ from tests.support.reference import DraftProposal, GreedyOutput, choice
 if TYPE_CHECKING:
     import torch
 
-    from tests.support.tiny_models.assistant import Assistant
-    from tests.support.tiny_models.block_head import BlockHead
     from tests.support.tiny_models.heads import Head
 
 TIE = 2e-4
@@ -106,7 +104,7 @@ class DraftBlock:
 
         if len(context) < 2:
             raise ValueError("a head drafts after the target has seen a token; give two or more")
-        head = load_block_head(self.checkpoint, self.target)
+        head = load_head(self.checkpoint, self.target)
         with torch.inference_mode():
             known = head.known(hidden_states_of(self.target, tuple(context[:-1])))
             rows = propose(head, known, context[-1], self.k)[0, : len(drafted) + 1]
@@ -127,7 +125,7 @@ class DraftAssistant:
 
         if len(context) < 2:
             raise ValueError("a head drafts after the target has seen a token; give two or more")
-        head = load_assistant(self.checkpoint, self.target)
+        head = load_head(self.checkpoint, self.target)
         return rows_of_assistant(head, context, drafted).float()
 
 
@@ -158,27 +156,9 @@ def draft(drafter: Drafter, context: Sequence[int], k: int) -> GreedyOutput:
 
 
 @lru_cache(maxsize=4)
-def load_head(checkpoint: Path, target: Path) -> Head:
+def load_head(checkpoint: Path, target: Path) -> Any:
     """The drafting head in ``checkpoint`` on the model in ``target``."""
-    from tests.support.tiny_models import further_heads
     from tests.support.tiny_models.derived import load_head as load
-
-    further_heads.register()
-    return load(checkpoint, reference.load_model(target))
-
-
-@lru_cache(maxsize=4)
-def load_block_head(checkpoint: Path, target: Path) -> BlockHead:
-    """The head of method dflash or dspark in ``checkpoint`` on the model in ``target``."""
-    from tests.support.tiny_models.block_making import load_block_head as load
-
-    return load(checkpoint, reference.load_model(target))
-
-
-@lru_cache(maxsize=4)
-def load_assistant(checkpoint: Path, target: Path) -> Assistant:
-    """Gemma 4's head in ``checkpoint`` on the model in ``target``."""
-    from tests.support.tiny_models.assistant_making import load_assistant as load
 
     return load(checkpoint, reference.load_model(target))
 

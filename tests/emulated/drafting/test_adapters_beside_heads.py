@@ -77,7 +77,7 @@ class BlockBesideAdapter(HeadBesideAdapter):
 
     def rows(self, context, drafted):
         with torch.inference_mode():
-            head = speculation.load_block_head(self.checkpoint, self.target)
+            head = speculation.load_head(self.checkpoint, self.target)
             known = head.known(speculation.hidden_states_of(self.merged, tuple(context[:-1])))
             rows = block_head.propose(head, known, context[-1], K)[0, : len(drafted) + 1]
             before = torch.tensor([context[-1], *drafted])[: rows.shape[0]]

@@ -50,7 +50,7 @@ def test_one_group_chunks_prefix_hits_and_the_maximum_length():
     for prompt, tokens in zip(case.prompts, first, strict=True):
         assert len(tokens) == min(case.max_tokens, max_model_len - len(prompt))
         assert_greedy(case.model, [prompt], [tokens], len(tokens))
-    head = speculation.load_block_head(draft, target)
+    head = speculation.load_head(draft, target)
     asked = 0
     for prompt, tokens in zip(case.prompts, first, strict=True):
         whole = (*prompt, *tokens)

@@ -47,7 +47,7 @@ class DraftBehindAnchor(speculation.DraftBlock):
     """The head, whose window has a mask for each token behind the row of the one before them."""
 
     def rows(self, context, drafted):
-        head = speculation.load_block_head(self.checkpoint, self.target)
+        head = speculation.load_head(self.checkpoint, self.target)
         with torch.inference_mode():
             known = head.known(speculation.hidden_states_of(self.target, tuple(context[:-1])))
             head.unanswered = 1
@@ -64,7 +64,7 @@ class DraftOfSight(speculation.DraftBlock):
     sight: block_head.Sight
 
     def rows(self, context, drafted):
-        head = speculation.load_block_head(self.checkpoint, self.target)
+        head = speculation.load_head(self.checkpoint, self.target)
         plain, head.sights = head.sights, [self.sight] * len(head.layers)
         try:
             return super().rows(context, drafted)

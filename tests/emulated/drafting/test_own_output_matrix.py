@@ -32,7 +32,7 @@ from tests.support.loop_judgement import (
 from tests.support.marks import needs_float32
 from tests.support.pairs import scenario
 from tests.support.stock import each_runner
-from tests.support.tiny_models import further_heads, model_directory
+from tests.support.tiny_models import model_directory
 from tests.support.tiny_models.derived import load_head
 
 pytestmark = needs_float32
@@ -94,7 +94,6 @@ class DraftLayer:
 
     @cached_property
     def head(self):
-        further_heads.register()
         return load_head(self.checkpoint, reference.load_model(self.target))
 
     def rows(self, context: Sequence[int], drafted: Sequence[int]) -> torch.Tensor:

@@ -21,7 +21,7 @@ from tests.support.models.pictured_model import IMAGE_TOKEN
 from tests.support.tiny_models import model_directory, store
 from tests.support.tiny_models.corpus import load_corpus
 from tests.support.tiny_models.further_heads import QwenMtpHead
-from tests.support.tiny_models.head_training import proposal_loss
+from tests.support.tiny_models.heads import proposal_loss
 from tests.support.tiny_models.making import one_thread
 from tests.support.tiny_models.recipe import Recipe
 from tests.support.tiny_models.training import optimise

@@ -18,9 +18,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, embedding, gelu
 from transformers.models.gemma4.modeling_gemma4 import apply_rotary_pos_emb
 
-from tests.support.tiny_models.head_training import HIDDEN_SHARE, UNROLLED_STEPS
-
-PROPOSED_TOKENS = 3
+from tests.support.tiny_models.heads import HIDDEN_SHARE, PROPOSED_TOKENS, UNROLLED_STEPS
 
 
 @dataclass(frozen=True)

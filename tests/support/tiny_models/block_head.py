@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A DFlash head: all tokens of a proposal from one pass over a block of masks, in torch.
+"""DFlash and DSpark heads: all tokens of a proposal from one pass over masks, in torch.
 
-What it is follows the checkpoints that vLLM 0.23.0 loads (``qwen3_dflash``). The target's hidden
-states, mixed from several depths, are turned into keys and values by each layer of the head: its
-context. Its queries are a block of their own, the token that the target has just chosen and a mask
-for each token to be drafted, at the positions after the context; they attend to all of the context
-and to all of the block, later masks included.
+What DFlash is follows the checkpoints that vLLM 0.23.0 loads (``qwen3_dflash``). The target's
+hidden states, mixed from several depths, are turned into keys and values by each layer of the head:
+its context. Its queries are a block of their own, the token that the target has just chosen and a
+mask for each token to be drafted, at the positions after the context; they attend to all of the
+context and to all of the block, later masks included.
 
 Layers with a window, which vLLM 0.30.0 has too, are told by ``layer_types``. As in published heads,
 their queries see no later mask, if ``causal`` of ``dflash_config`` does not say otherwise.
@@ -204,6 +204,42 @@ class BlockHead(Head):
     def weights(self) -> dict[str, torch.Tensor]:
         own = {name: value for name, value in self.state_dict().items() if "rope" not in name}
         return {name: value.detach() for name, value in own.items()}
+
+
+class MarkovBias(nn.Module):
+    """What a token adds to the logits of the next one."""
+
+    def __init__(self, vocabulary: int, rank: int) -> None:
+        super().__init__()
+        self.markov_w1 = nn.Embedding(vocabulary, rank)
+        self.markov_w2 = nn.Linear(rank, vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        bias: torch.Tensor = self.markov_w2(self.markov_w1(tokens))
+        return bias
+
+
+class MarkovHead(BlockHead):
+    """A DSpark head: a block whose first row drafts, and a bias by the token before.
+
+    As the checkpoints that vLLM 0.30.0 loads (``qwen3_dspark``). The row of the token that the
+    target has chosen drafts the next one, so K tokens take K rows. A drafted token adds a row of
+    numbers to the logits of the next one: a product of two thin matrices, called the Markov head.
+
+    ``config`` holds its mask token, its depths and ``markov_rank``.
+    """
+
+    unanswered = 0
+
+    def __init__(self, target: Any, config: Qwen3Config) -> None:
+        super().__init__(target, config)
+        self.markov_head = MarkovBias(config.vocab_size, config.markov_rank)
+
+    def options(self, config: Qwen3Config) -> dict[str, Any]:
+        return {name: getattr(config, name) for name in ("target_layer_ids", "mask_token_id")}
+
+    def after(self, logits: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        return logits + self.markov_head(before)
 
 
 def block_loss(head: BlockHead, tokens: torch.Tensor, drafted: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from transformers.models.exaone_moe import modeling_exaone_moe
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from tests.support.tiny_models import deepseek_v32
-from tests.support.tiny_models.heads import MTP_HEADS, Head, MtpHead
+from tests.support.tiny_models.heads import Head, MtpHead
 
 
 class SparseMtpHead(MtpHead):
@@ -165,8 +165,3 @@ FURTHER_HEADS: dict[str, type[Head]] = {
     "qwen2": MimoMtpHead,
 }
 """Model type of a checkpoint -> the head."""
-
-
-def register() -> None:
-    """Let heads of all families be built and loaded."""
-    cast("dict[str, type[Head]]", MTP_HEADS).update(FURTHER_HEADS)

@@ -21,13 +21,27 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import embedding
+from torch.nn.functional import cross_entropy, embedding
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import (
     LlamaDecoderLayer,
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
 )
+
+from tests.support.tiny_models.sensitivity import masked
+
+UNROLLED_STEPS = 2
+"""Steps of a proposal that are trained on: the second goes on from the head's own states."""
+
+HIDDEN_SHARE = 0.3
+"""Share of positions whose hidden state is hidden in training, so that a head needs its own keys.
+
+A hidden state sums up all tokens before it: with all of them a head hardly attends to others.
+"""
+
+PROPOSED_TOKENS = 3
+"""Of the proposals that missing keys are looked for in."""
 
 
 class Head(nn.Module):
@@ -266,8 +280,8 @@ class MtpHead(Head):
         return separate_experts(self.layer.state_dict())
 
 
-MTP_HEADS: Mapping[str, type[Head]] = {"deepseek_v3": MtpHead}
-"""Model type of a checkpoint with an MTP layer -> the head."""
+MTP_HEADS: dict[str, type[Head]] = {"deepseek_v3": MtpHead}
+"""Model type of a checkpoint with an MTP layer -> the head; ``further_models`` adds to it."""
 
 
 def separate_experts(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -285,3 +299,66 @@ def separate_experts(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tenso
             for part, rows in parts.items():
                 separate[f"{stem}.{expert}.{part}.weight"] = rows
     return separate
+
+
+def proposal_loss(head: Head, tokens: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy (nats) of the target's own predictions under the head's.
+
+    ``tokens``: int64 ``[rows, length]``. In the second step what is known of a position is what the
+    head said one position earlier, as when it drafts.
+    """
+    with torch.no_grad():
+        output = head.target(input_ids=tokens, use_cache=False, output_hidden_states=True)
+    wanted = output.logits[:, 1:].softmax(-1).flatten(0, 1)
+    known = head.known([states[:, :-1] for states in output.hidden_states])
+    losses = []
+    for _ in range(UNROLLED_STEPS):
+        kept = torch.rand(known.shape[:2]) >= HIDDEN_SHARE
+        states, following = head(tokens[:, 1:], known * kept[..., None])
+        losses.append(cross_entropy(head.logits(states).flatten(0, 1), wanted))
+        known = torch.cat([known[:, :1], following[:, :-1]], dim=1)
+    return torch.stack(losses).mean()
+
+
+def head_removal_share(head: Head, contexts: Sequence[Sequence[int]]) -> float:
+    """Share of removals of one of the head's own keys that change one of its proposed tokens.
+
+    As ``sensitivity`` does for language models; but what is compared are ``PROPOSED_TOKENS`` tokens
+    of a proposal. The shares are lower: a hidden state of the target sums up all tokens before it.
+    """
+    changed = total = 0
+    for started in contexts:
+        tokens = torch.tensor(started)
+        with torch.inference_mode():
+            output = head.target(input_ids=tokens[None], use_cache=False, output_hidden_states=True)
+            known = head.known(output.hidden_states)
+            following = torch.cat([tokens[1:], output.logits[0, -1].argmax(-1, keepdim=True)])
+        # The last row is the undisturbed proposal. The key at the last position is not removed:
+        # its query would be left without any where it is the only one.
+        proposals = proposals_without_keys(head, following, known)
+        changed += int((proposals[:-1] != proposals[-1]).any(dim=1).sum())
+        total += len(proposals) - 1
+    return changed / total
+
+
+def proposals_without_keys(head: Head, tokens: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    """Proposals int64 ``[positions, PROPOSED_TOKENS]``; in row ``i`` the key at ``i`` is missing.
+
+    ``tokens``: int64 ``[positions]``, ``known``: ``[1, positions, width]`` as a head takes them.
+    The key is hidden from the queries that propose; in the last row none is.
+    """
+    positions = len(tokens)
+    rows = tokens.expand(positions, -1)
+    known = known.expand(positions, -1, -1)
+    chosen = []
+    for _ in range(PROPOSED_TOKENS):
+        length = rows.shape[1]
+        removal = torch.zeros(positions, 1, length, length)
+        for position in range(positions - 1):
+            removal[position, 0, positions - 1 :, position] = float("-inf")
+        with torch.inference_mode(), masked(head, removal, None):
+            states, following = head(rows, known)
+            chosen.append(head.logits(states[:, -1]).argmax(-1))
+        rows = torch.cat([rows, chosen[-1][:, None]], dim=1)
+        known = torch.cat([known, following[:, -1:]], dim=1)
+    return torch.stack(chosen, dim=1)

@@ -8,17 +8,14 @@ is one. Checkpoints have the published names.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
-from typing import cast
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.glm4_moe.configuration_glm4_moe import Glm4MoeConfig
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeForCausalLM
 
 from tests.support.tiny_models.further_heads import Glm4MoeMtpHead
-from tests.support.tiny_models.heads import MTP_HEADS, Head, separate_experts
+from tests.support.tiny_models.heads import separate_experts
 from tests.support.tiny_models.own_names import OwnNames
 
 MODEL_TYPE = "hy_v3"
@@ -66,11 +63,3 @@ class HyV3MtpHead(Glm4MoeMtpHead):
 
     def layer_weights(self) -> dict[str, torch.Tensor]:
         return published(self.layer.state_dict())
-
-
-@functools.cache
-def register() -> None:
-    """Let transformers' Auto classes give this class, and heads be built. Once per process."""
-    AutoConfig.register(MODEL_TYPE, HyV3Config, exist_ok=True)
-    AutoModelForCausalLM.register(HyV3Config, HyV3ForCausalLM, exist_ok=True)
-    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = HyV3MtpHead

@@ -9,16 +9,16 @@ Kimi-K3's. vllm-ascend 0.23.0 keeps one state only, so that no draft beside this
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import pad, silu, softplus
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 
 from tests.support.tiny_models.own_names import OwnNames
+from tests.support.tiny_models.plain_attention import in_chunks, scanned, unit
 
 MODEL_TYPE = "kimi_linear"
 
@@ -93,11 +93,6 @@ class DeltaAttention(nn.Module):
         return self._by_head(silu(filtered).transpose(1, 2))
 
 
-def unit(vectors: torch.Tensor) -> torch.Tensor:
-    """``vectors`` of length 1 in the last dimension."""
-    return vectors * torch.rsqrt(vectors.square().sum(-1, keepdim=True) + 1e-6)
-
-
 def delta_rule(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -111,7 +106,9 @@ def delta_rule(
     the state of the chunks before adds to that.
     """
     length = query.shape[1]
-    query, key, value, decay, rate = (in_chunks(part) for part in (query, key, value, decay, rate))
+    query, key, value, decay, rate = (
+        in_chunks(part, CHUNK) for part in (query, key, value, decay, rate)
+    )
     total = decay.cumsum(-2)
     scores = quick_scores if float(total.detach().min()) > LEAST else slow_scores
     lower = scores(key, key, total) * rate[..., None]
@@ -122,13 +119,7 @@ def delta_rule(
     written, forgotten = solved.split([value.shape[-1], key.shape[-1]], dim=-1)
     asked, kept = query * total.exp(), total[..., -1, :].exp()[..., None]
     to_state = key * (total[..., -1:, :] - total).exp()
-    state = torch.zeros_like(to_state[:, :, 0].mT @ written[:, :, 0])
-    outputs = []
-    for chunk in range(query.shape[2]):
-        new = written[:, :, chunk] - forgotten[:, :, chunk] @ state
-        outputs.append(asked[:, :, chunk] @ state + within[:, :, chunk] @ new)
-        state = state * kept[:, :, chunk] + to_state[:, :, chunk].mT @ new
-    return torch.stack(outputs, dim=2).flatten(2, 3)[:, :, :length].transpose(1, 2)
+    return scanned(written, forgotten, asked, within, kept, to_state)[:, :length]
 
 
 def slow_scores(asking: torch.Tensor, key: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
@@ -141,13 +132,6 @@ def slow_scores(asking: torch.Tensor, key: torch.Tensor, total: torch.Tensor) ->
 def quick_scores(asking: torch.Tensor, key: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """The same as one product, of factors that are in the range of float32 down to ``LEAST``."""
     return ((asking * total.exp()) @ (key * (-total).exp()).mT).tril()
-
-
-def in_chunks(part: torch.Tensor) -> torch.Tensor:
-    """``[rows, tokens, heads, ...]`` as ``[rows, heads, chunks, CHUNK, ...]``, zeros at the end."""
-    missing = -part.shape[1] % CHUNK
-    filled = pad(part.transpose(1, 2), [0, 0] * (part.dim() - 3) + [0, missing])
-    return filled.unflatten(2, (-1, CHUNK))
 
 
 class LatentAttention(nn.Module):
@@ -249,10 +233,3 @@ def packed_filters(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             parts = [weights[f"{stem}{part}_conv1d.weight"] for part in "qkv"]
             found[f"{stem}ascend_conv1d_weight"] = torch.cat(parts)[:, 0].T.contiguous()
     return found
-
-
-@functools.cache
-def register() -> None:
-    """Let transformers' Auto classes know the family. Once per process."""
-    AutoConfig.register(MODEL_TYPE, KimiLinearConfig)
-    AutoModelForCausalLM.register(KimiLinearConfig, KimiLinearForCausalLM)

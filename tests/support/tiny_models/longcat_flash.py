@@ -13,11 +13,10 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.longcat_flash import modeling_longcat_flash as transformers_own
 from transformers.models.longcat_flash.configuration_longcat_flash import LongcatFlashConfig
 
-from tests.support.tiny_models.heads import MTP_HEADS, Head, MtpHead, separate_experts
+from tests.support.tiny_models.heads import MtpHead, separate_experts
 from tests.support.tiny_models.own_names import OwnNames
 
 MODEL_TYPE = "longcat_flash"
@@ -134,11 +133,3 @@ class LongcatMtpHead(MtpHead):
             prefix = "layers.0.transformer_layer." if name.startswith("mlp.") else "layers.0."
             named[f"{prefix}{name}"] = value
         return named
-
-
-@functools.cache
-def register() -> None:
-    """Let transformers' Auto classes give this class, and heads be built. Once per process."""
-    AutoConfig.register(MODEL_TYPE, LongcatOwnNamesConfig, exist_ok=True)
-    AutoModelForCausalLM.register(LongcatOwnNamesConfig, LongcatFlashForCausalLM)
-    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = LongcatMtpHead

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.support.tiny_models import multimodal, store
 from tests.support.tiny_models.corpus import Corpus, load_corpus
-from tests.support.tiny_models.recipe import AssistantRecipe, InsensitiveModelError
+from tests.support.tiny_models.recipe import InsensitiveModelError
 from tests.support.tiny_models.recipes import (
     AnyRecipe,
-    BlockHeadRecipe,
     FittedRecipe,
     HeadRecipe,
     PerturbedRecipe,
@@ -85,17 +84,11 @@ def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | No
     if not isinstance(recipe, HeadRecipe | PerturbedRecipe):
         make(recipe, corpus, path, progress)
         return
-    from tests.support.tiny_models import assistant_making, block_making, derived, further_heads
-
-    further_heads.register()
+    from tests.support.tiny_models import derived
 
     source = model_directory(recipe.source)
     with one_thread():
-        if isinstance(recipe, BlockHeadRecipe):
-            block_making.make_block_head(recipe, corpus, source, path, progress)
-        elif isinstance(recipe, AssistantRecipe):
-            assistant_making.make_assistant(recipe, corpus, source, path, progress)
-        elif isinstance(recipe, HeadRecipe):
+        if isinstance(recipe, HeadRecipe):
             derived.make_head(recipe, corpus, source, path, progress)
         else:
             derived.make_perturbed(recipe, source, path)
@@ -123,7 +116,7 @@ def make(recipe: Recipe, corpus: Corpus, path: Path, progress: Progress | None) 
     else:
         model.save_pretrained(path)
     _name_architectures(recipe, path)
-    (path / store.DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
+    store.write_description(path, description)
 
 
 def _name_architectures(recipe: Recipe, path: Path) -> None:
@@ -144,7 +137,7 @@ def make_fitted(recipe: FittedRecipe, corpus: Corpus, path: Path) -> None:
         deepseek_v4.make(recipe, corpus, path)
     seconds = round(time.process_time() - started, 1)
     description = {"recipe": asdict(recipe), "processor_seconds": seconds}
-    (path / store.DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
+    store.write_description(path, description)
 
 
 def attempts(recipe: AnyTrained) -> Iterator[AnyTrained]:

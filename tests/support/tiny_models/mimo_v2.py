@@ -9,7 +9,6 @@ attention and has no value. Values are scaled. The drafting layer has a window a
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,27 +17,15 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn.functional import silu
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaMLP, LlamaRMSNorm
 
-from tests.support.tiny_models.heads import MTP_HEADS, Head, MtpHead, separate_experts
+from tests.support.tiny_models import own_names
+from tests.support.tiny_models.heads import MtpHead, separate_experts
 from tests.support.tiny_models.own_names import OwnNames
 from tests.support.tiny_models.plain_attention import by_head, turned, within_window
 
 MODEL_TYPE = "mimo_v2_flash"
-
-CONFIGURATION = "configuration_mimo_v2_flash"
-CODE = f'''# SPDX-License-Identifier: Apache-2.0
-"""The configuration of MiMo-V2-Flash: whatever config.json holds."""
-
-from transformers import PretrainedConfig
-
-
-class MiMoV2FlashConfig(PretrainedConfig):
-    """Sizes are attributes by their names in config.json."""
-
-    model_type = "{MODEL_TYPE}"
-'''
 
 
 class MimoV2Config(LlamaConfig):
@@ -195,8 +182,13 @@ class MimoV2ForCausalLM(OwnNames, LlamaForCausalLM):
 
 def write_code(folder: Path) -> dict[str, Any]:
     """Write the code of the configuration into ``folder``; where config.json says that it is."""
-    (folder / f"{CONFIGURATION}.py").write_text(CODE)
-    return {"auto_map": {"AutoConfig": f"{CONFIGURATION}.MiMoV2FlashConfig"}}
+    return own_names.write_code(
+        folder,
+        "configuration_mimo_v2_flash",
+        family="MiMo-V2-Flash",
+        name="MiMoV2FlashConfig",
+        model_type=MODEL_TYPE,
+    )
 
 
 class MimoV2MtpHead(MtpHead):
@@ -229,11 +221,3 @@ class DraftingLayer(nn.Module):
     ) -> torch.Tensor:
         """Both halves with what they add to."""
         return both_halves(self, self.pre_mlp_layernorm, hidden_states, attention_mask)
-
-
-@functools.cache
-def register() -> None:
-    """Let transformers' Auto classes give this class, and heads be built. Once per process."""
-    AutoConfig.register(MODEL_TYPE, MimoV2Config, exist_ok=True)
-    AutoModelForCausalLM.register(MimoV2Config, MimoV2ForCausalLM, exist_ok=True)
-    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = MimoV2MtpHead

@@ -11,18 +11,16 @@ wrong dimension, so that all after the first chunk is another model. A test show
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.nemotron_h import modeling_nemotron_h as transformers_own
 from transformers.models.nemotron_h.configuration_nemotron_h import NemotronHConfig
 
 from tests.support.tiny_models import state_space
-from tests.support.tiny_models.heads import MTP_HEADS, Head, MtpHead, causal_mask
+from tests.support.tiny_models.heads import MtpHead, causal_mask
 from tests.support.tiny_models.own_names import OwnNames
 
 MODEL_TYPE = "nemotron_h"
@@ -155,11 +153,3 @@ class NemotronHMtpHead(MtpHead):
 
     def layer_weights(self) -> dict[str, torch.Tensor]:
         return published({f"layers.{k}": value for k, value in self.layer.state_dict().items()})
-
-
-@functools.cache
-def register() -> None:
-    """Let transformers' Auto classes give this class, and heads be built. Once per process."""
-    AutoConfig.register(MODEL_TYPE, NemotronHOwnNamesConfig, exist_ok=True)
-    AutoModelForCausalLM.register(NemotronHOwnNamesConfig, NemotronHForCausalLM)
-    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = NemotronHMtpHead

@@ -8,14 +8,12 @@ checkpoints bring code for their configuration along, and so does this one.
 
 from __future__ import annotations
 
-import functools
 import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.glm4_moe_lite.configuration_glm4_moe_lite import Glm4MoeLiteConfig
 from transformers.models.glm4_moe_lite.modeling_glm4_moe_lite import (
     Glm4MoeLiteDecoderLayer,
@@ -23,24 +21,12 @@ from transformers.models.glm4_moe_lite.modeling_glm4_moe_lite import (
     Glm4MoeLiteRMSNorm,
 )
 
+from tests.support.tiny_models import own_names
 from tests.support.tiny_models.further_heads import Glm4MoeLiteMtpHead
-from tests.support.tiny_models.heads import MTP_HEADS, Head, separate_experts
+from tests.support.tiny_models.heads import separate_experts
 from tests.support.tiny_models.own_names import OwnNames
 
 MODEL_TYPE = "pangu_ultra_moe"
-
-CONFIGURATION = "configuration_openpangu_moe"
-CODE = f'''# SPDX-License-Identifier: Apache-2.0
-"""The configuration of openPangu Ultra with experts: whatever config.json holds."""
-
-from transformers import PretrainedConfig
-
-
-class PanguUltraMoEConfig(PretrainedConfig):
-    """Sizes are attributes by their names in config.json."""
-
-    model_type = "{MODEL_TYPE}"
-'''
 
 NOT_PUBLISHED = ("gate.e_score_correction_bias",)
 """Ends of names of tensors that this family's checkpoints do not have; transformers' are zeros."""
@@ -89,11 +75,15 @@ class OpenPanguForCausalLM(OwnNames, Glm4MoeLiteForCausalLM):
         """See ``OwnNames``; the configuration comes with its code."""
         super().save_pretrained(path, *arguments, **named)
         folder = Path(path)
-        (folder / f"{CONFIGURATION}.py").write_text(CODE)
+        code = own_names.write_code(
+            folder,
+            "configuration_openpangu_moe",
+            family="openPangu Ultra with experts",
+            name="PanguUltraMoEConfig",
+            model_type=MODEL_TYPE,
+        )
         file = folder / "config.json"
-        config = json.loads(file.read_text())
-        config["auto_map"] = {"AutoConfig": f"{CONFIGURATION}.PanguUltraMoEConfig"}
-        file.write_text(json.dumps(config, indent=2) + "\n")
+        file.write_text(json.dumps({**json.loads(file.read_text()), **code}, indent=2) + "\n")
 
 
 def published(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -118,11 +108,3 @@ def hands_on_normed_states() -> bool:
     Its class derives from DeepSeek's, where vLLM 0.23.0 hands on those before it.
     """
     return not version("vllm").startswith("0.23.")
-
-
-@functools.cache
-def register() -> None:
-    """Let transformers' Auto classes know the family, and heads be built. Once per process."""
-    AutoConfig.register(MODEL_TYPE, OpenPanguConfig, exist_ok=True)
-    AutoModelForCausalLM.register(OpenPanguConfig, OpenPanguForCausalLM, exist_ok=True)
-    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = OpenPanguMtpHead

@@ -8,8 +8,31 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.support.tiny_models.heads import MTP_HEADS, Head
 
 WEIGHTS_FILE = "model.safetensors"
+
+
+CODE = """# SPDX-License-Identifier: Apache-2.0
+\"\"\"The configuration of {family}: whatever config.json holds.\"\"\"
+
+from transformers import PretrainedConfig
+
+
+class {name}(PretrainedConfig):
+    \"\"\"Sizes are attributes by their names in config.json.\"\"\"
+
+    model_type = "{model_type}"
+"""
+"""What checkpoints bring along for a configuration that no package knows."""
+
+
+def write_code(folder: Path, module: str, **named: str) -> dict[str, Any]:
+    """Write ``CODE`` into ``folder``; the field of config.json that says where it is."""
+    (folder / f"{module}.py").write_text(CODE.format(**named))
+    return {"auto_map": {"AutoConfig": f"{module}.{named['name']}"}}
 
 
 class OwnNames:
@@ -38,3 +61,12 @@ class OwnNames:
                 value.copy_(found[name])
         info = {"missing_keys": missing}
         return (model, info) if named.get("output_loading_info") else model
+
+
+def register(model: Any, head: type[Head] | None = None) -> None:
+    """Let transformers' Auto classes give ``model``, and its drafting ``head`` be built."""
+    config = model.config_class
+    AutoConfig.register(config.model_type, config, exist_ok=True)
+    AutoModelForCausalLM.register(config, model, exist_ok=True)
+    if head is not None:
+        MTP_HEADS[config.model_type] = head

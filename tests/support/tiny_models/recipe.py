@@ -67,9 +67,9 @@ class SteadyRecipe(Recipe):
     @property
     def required_share(self) -> float:
         """That of a model without a fault; one that is blind to far keys is below."""
-        from tests.support.tiny_models.faultless import faultless_share
+        from tests.support.tiny_models import sensitivity
 
-        return faultless_share()
+        return sensitivity.faultless_share()
 
 
 @dataclass(frozen=True)

@@ -26,14 +26,28 @@ from tests.support.tiny_models.recipe import (
     RecurrentRecipe,
 )
 from tests.support.tiny_models.recipes_of_families import FAMILIES
-from tests.support.tiny_models.recipes_of_family_heads import HEADS_OF_FAMILIES
 from tests.support.tiny_models.recipes_of_heads import HEADS
 from tests.support.tiny_models.recipes_recurrent import RECURRENT
-from tests.support.tiny_models.recipes_sparse import FITTED, SPARSE
 
-_SLIDING_AND_FULL = ["sliding_attention", "full_attention"]
+SLIDING_AND_FULL = ["sliding_attention", "full_attention"]
+
+_SMALL: Mapping[str, Any] = {
+    "hidden_size": 64,
+    "head_dim": 64,
+    "num_attention_heads": 2,
+    "intermediate_size": 128,
+}
+
+_GEMMA3: Mapping[str, Any] = {
+    "head_dim": 64,
+    "query_pre_attn_scalar": 64,
+    "sliding_window": SLIDING_WINDOW,
+}
 
 _GPT_OSS: Mapping[str, Any] = {
+    "head_dim": 64,
+    "intermediate_size": 64,
+    "num_experts_per_tok": 2,
     "sliding_window": SLIDING_WINDOW,
     "rope_parameters": {
         "rope_type": "yarn",
@@ -49,31 +63,31 @@ _GPT_OSS: Mapping[str, Any] = {
 }
 
 _MLA: Mapping[str, Any] = {
-    "q_lora_rank": None,
     "kv_lora_rank": 512,
     "qk_rope_head_dim": 64,
     "qk_nope_head_dim": 128,
     "v_head_dim": 128,
+    "moe_intermediate_size": 64,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
 }
+
+_DEEPSEEK_V2: Mapping[str, Any] = {**_MLA, "q_lora_rank": None, "topk_method": "greedy"}
 
 _RECIPES = (
     Recipe(
         name="deepseek_v2_target",
         model_type="deepseek_v2",
         architecture={
+            **_DEEPSEEK_V2,
             "num_key_value_heads": 4,
             "intermediate_size": 256,
-            "moe_intermediate_size": 64,
             "n_routed_experts": 8,
-            "n_shared_experts": 1,
             "num_experts_per_tok": 2,
             "first_k_dense_replace": 1,
-            "n_group": 1,
-            "topk_group": 1,
-            "topk_method": "greedy",
             "routed_scaling_factor": 1.0,
             "norm_topk_prob": False,
-            **_MLA,
         },
         steps=180,
         learning_rate=0.025,
@@ -83,60 +97,24 @@ _RECIPES = (
         model_type="deepseek_v2",
         # Without experts, so that it serves targets without; another rope base than the target's.
         architecture={
+            **_DEEPSEEK_V2,
             "hidden_size": 64,
             "num_attention_heads": 2,
             "intermediate_size": 128,
             "n_routed_experts": 0,
-            "n_shared_experts": 1,
             "num_experts_per_tok": 1,
-            "moe_intermediate_size": 64,
             "first_k_dense_replace": 2,
-            "n_group": 1,
-            "topk_group": 1,
-            "topk_method": "greedy",
             "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
-            **_MLA,
         },
         steps=240,
         text_tokens=768,
         learning_rate=0.02,
     ),
-    Recipe(
-        name="llama_target",
-        model_type="llama",
-        architecture={"head_dim": 64, "intermediate_size": 256},
-        steps=300,
-    ),
-    Recipe(
-        name="llama_draft",
-        model_type="llama",
-        architecture={
-            "hidden_size": 64,
-            "head_dim": 64,
-            "num_attention_heads": 2,
-            "intermediate_size": 128,
-        },
-        steps=400,
-    ),
-    Recipe(
-        name="llama_one_key_head",
-        model_type="llama",
-        # Ranks that share the keys of a sequence all have the same key heads.
-        architecture={
-            "hidden_size": 64,
-            "head_dim": 64,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "intermediate_size": 128,
-        },
-        steps=400,
-    ),
-    Recipe(
-        name="qwen3",
-        model_type="qwen3",
-        architecture={"head_dim": 64, "intermediate_size": 256},
-        steps=300,
-    ),
+    Recipe("llama_target", "llama", {"head_dim": 64, "intermediate_size": 256}, steps=300),
+    Recipe("llama_draft", "llama", _SMALL, steps=400),
+    # Ranks that share the keys of a sequence all have the same key heads.
+    Recipe("llama_one_key_head", "llama", {**_SMALL, "num_key_value_heads": 1}, steps=400),
+    Recipe("qwen3", "qwen3", {"head_dim": 64, "intermediate_size": 256}, steps=300),
     Recipe(
         name="qwen3_wide",
         model_type="qwen3",
@@ -149,12 +127,10 @@ _RECIPES = (
         name="gemma3",
         model_type="gemma3_text",
         architecture={
-            "head_dim": 64,
-            "query_pre_attn_scalar": 64,
+            **_GEMMA3,
             "intermediate_size": 256,
             "num_hidden_layers": 4,
-            "layer_types": _SLIDING_AND_FULL * 2,
-            "sliding_window": SLIDING_WINDOW,
+            "layer_types": SLIDING_AND_FULL * 2,
         },
         steps=200,
     ),
@@ -164,47 +140,32 @@ _RECIPES = (
         # Window layers only: vllm-ascend drafts with layers of one KV group. Key and value pages
         # unlike those of any target here.
         architecture={
-            "hidden_size": 64,
-            "head_dim": 64,
-            "num_attention_heads": 2,
+            **_GEMMA3,
+            **_SMALL,
             "num_key_value_heads": 2,
-            "query_pre_attn_scalar": 64,
-            "intermediate_size": 128,
             "layer_types": ["sliding_attention"] * 2,
             # Of the length that sensitivity is measured on: keys beyond it change nothing.
             "sliding_window": 2 * SLIDING_WINDOW,
         },
         steps=400,
     ),
+    # A window layer and a full one: a draft whose layers lie in two KV groups.
     Recipe(
         name="gemma3_draft",
         model_type="gemma3_text",
-        # A window layer and a full one: a draft whose layers lie in two KV groups.
-        architecture={
-            "hidden_size": 64,
-            "head_dim": 64,
-            "num_attention_heads": 2,
-            "query_pre_attn_scalar": 64,
-            "intermediate_size": 128,
-            "layer_types": _SLIDING_AND_FULL,
-            "sliding_window": SLIDING_WINDOW,
-        },
+        architecture={**_GEMMA3, **_SMALL, "layer_types": SLIDING_AND_FULL},
         steps=320,
         seed=1,
     ),
+    # For ranks that share the keys of a sequence, which all have the same key heads.
     Recipe(
         name="gemma3_one_key_draft",
         model_type="gemma3_text",
-        # For ranks that share the keys of a sequence, which all have the same key heads.
         architecture={
-            "hidden_size": 64,
-            "head_dim": 64,
-            "num_attention_heads": 2,
+            **_GEMMA3,
+            **_SMALL,
             "num_key_value_heads": 1,
-            "query_pre_attn_scalar": 64,
-            "intermediate_size": 128,
-            "layer_types": _SLIDING_AND_FULL,
-            "sliding_window": SLIDING_WINDOW,
+            "layer_types": SLIDING_AND_FULL,
         },
         steps=320,
         seed=1,
@@ -213,14 +174,11 @@ _RECIPES = (
         name="gemma3_alternating",
         model_type="gemma3_text",
         architecture={
-            "hidden_size": 64,
-            "head_dim": 64,
-            "num_attention_heads": 2,
-            "query_pre_attn_scalar": 64,
+            **_GEMMA3,
+            **_SMALL,
             "intermediate_size": 64,
             "num_hidden_layers": 8,
-            "layer_types": _SLIDING_AND_FULL * 4,
-            "sliding_window": SLIDING_WINDOW,
+            "layer_types": SLIDING_AND_FULL * 4,
         },
         steps=150,
     ),
@@ -228,13 +186,10 @@ _RECIPES = (
         name="gpt_oss",
         model_type="gpt_oss",
         architecture={
-            "head_dim": 64,
-            "intermediate_size": 64,
-            "num_local_experts": 8,
-            "num_experts_per_tok": 2,
-            "num_hidden_layers": 4,
-            "layer_types": _SLIDING_AND_FULL * 2,
             **_GPT_OSS,
+            "num_local_experts": 8,
+            "num_hidden_layers": 4,
+            "layer_types": SLIDING_AND_FULL * 2,
         },
         steps=200,
     ),
@@ -242,14 +197,11 @@ _RECIPES = (
         name="gpt_oss_draft",
         model_type="gpt_oss",
         architecture={
-            "hidden_size": 64,
-            "head_dim": 64,
-            "num_attention_heads": 2,
-            "intermediate_size": 64,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "layer_types": _SLIDING_AND_FULL,
             **_GPT_OSS,
+            "hidden_size": 64,
+            "num_attention_heads": 2,
+            "num_local_experts": 4,
+            "layer_types": SLIDING_AND_FULL,
         },
         steps=250,
     ),
@@ -268,70 +220,83 @@ _RECIPES = (
     ),
 )
 
+# The indexer, which chooses keys, is not trained: transformers computes it without gradients. Its
+# random choice is as hard on an engine as a learned one, for the rest of the model is trained on
+# what it chooses.
+_SPARSE = Recipe(
+    name="deepseek_v32_target",
+    model_type="deepseek_v32",
+    architecture={
+        **_MLA,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 64,
+        # A deck is shorter, so all of one is seen in training.
+        "index_topk": 32,
+        "index_n_heads": 16,
+        "index_head_dim": 128,
+        "intermediate_size": 256,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        # Transformers' and vLLM's way to say which layers have experts.
+        "mlp_layer_types": ["dense", "sparse"],
+        "first_k_dense_replace": 1,
+        "topk_method": "noaux_tc",
+        "scoring_func": "sigmoid",
+        "routed_scaling_factor": 1.0,
+        "norm_topk_prob": True,
+    },
+    # More decks than others: with 8 no seed noticed enough single keys on some processors.
+    # With less text, or fewer steps, most prompts had one and the same answer.
+    steps=300,
+    decks=12,
+    learning_rate=0.025,
+)
+
 RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe for recipe in (*_RECIPES, *RECURRENT, *SPARSE, *FAMILIES)
+    recipe.name: recipe for recipe in (*_RECIPES, *RECURRENT, _SPARSE, *FAMILIES)
 }
 """All tiny models that are trained alone, by name."""
 
-DERIVED: dict[str, DerivedRecipe] = {recipe.name: recipe for recipe in (*HEADS, *HEADS_OF_FAMILIES)}
+DERIVED: dict[str, DerivedRecipe] = {recipe.name: recipe for recipe in HEADS}
 """All tiny models that are made from another one, by name."""
 
-FOR_THE_MATRIX = (
-    "deepseek_v2_dflash",
-    "deepseek_v2_dspark",
-    "deepseek_v32_dflash",
-    "deepseek_v32_dspark",
-    "deepseek_v32_eagle3",
-    "ernie4_5_moe",
-    "ernie4_5_moe_eagle3",
-    "ernie4_5_moe_mtp",
-    "exaone_moe",
-    "exaone_moe_mtp",
-    "gemma4_eagle3",
-    "glm4_moe",
-    "glm4_moe_eagle3",
-    "glm4_moe_lite",
-    "glm4_moe_lite_mtp",
-    "glm4_moe_mtp",
-    "granite4_dflash",
-    "granite4_dspark",
-    "hy_v3",
-    "hy_v3_eagle3",
-    "hy_v3_mtp",
-    "lfm2_dflash",
-    "lfm2_eagle3",
-    "llama_dflash",
-    "llama_dspark",
-    "longcat_flash_mtp",
-    "mimo_mtp",
-    "mimo_v2",
-    "mimo_v2_eagle3",
-    "mimo_v2_mtp",
-    "minimax_m2",
-    "minimax_m2_eagle3",
-    "nemotron_h",
-    "nemotron_h_mtp",
-    "qwen3",
-    "qwen3_5_dflash",
-    "qwen3_5_dspark",
-    "qwen3_5_eagle3",
-    "qwen3_5_moe",
-    "qwen3_5_moe_eagle3",
-    "qwen3_5_moe_mtp",
-    "qwen3_5_mtp",
-    "qwen3_dflash",
-    "qwen3_dspark",
-    "qwen3_eagle3",
-    "qwen3_moe_dflash",
-    "qwen3_moe_dspark",
-    "qwen3_next_dflash",
-    "qwen3_next_dspark",
-    "qwen3_next_eagle3",
+_FOR_THE_MATRIX = {
+    "deepseek_v2": ("dflash", "dspark"),
+    "deepseek_v32": ("dflash", "dspark", "eagle3"),
+    "ernie4_5_moe": ("", "eagle3", "mtp"),
+    "exaone_moe": ("", "mtp"),
+    "gemma4": ("eagle3",),
+    "glm4_moe": ("", "eagle3", "mtp"),
+    "glm4_moe_lite": ("", "mtp"),
+    "granite4": ("dflash", "dspark"),
+    "hy_v3": ("", "eagle3", "mtp"),
+    "lfm2": ("dflash", "eagle3"),
+    "llama": ("dflash", "dspark"),
+    "longcat_flash": ("mtp",),
+    "mimo": ("mtp",),
+    "mimo_v2": ("", "eagle3", "mtp"),
+    "minimax_m2": ("", "eagle3"),
+    "nemotron_h": ("", "mtp"),
+    "qwen3": ("", "dflash", "dspark", "eagle3"),
+    "qwen3_5": ("dflash", "dspark", "eagle3", "mtp"),
+    "qwen3_5_moe": ("", "eagle3", "mtp"),
+    "qwen3_moe": ("dflash", "dspark"),
+    "qwen3_next": ("dflash", "dspark", "eagle3"),
+}
+"""Of each family its heads by method, and the target where there is an empty name."""
+
+FOR_THE_MATRIX = tuple(
+    f"{family}_{method}" if method else family
+    for family, methods in _FOR_THE_MATRIX.items()
+    for method in methods
 )
 """Those that no test uses; ``make matrix`` trains them."""
 
-FITTED_MODELS: dict[str, FittedRecipe] = {recipe.name: recipe for recipe in FITTED}
-"""All tiny models of which only the output is fitted, by name; transformers has none of them."""
+FITTED_MODELS: dict[str, FittedRecipe] = {
+    "deepseek_v4_fitted": FittedRecipe(name="deepseek_v4_fitted", model_type="deepseek_v4")
+}
+"""All tiny models of random layers, too large to be trained, of which only the output is fitted, by
+name; transformers has none of them."""
 
 __all__ = [
     "COMMON",

@@ -24,30 +24,43 @@ GEMMA4_HEADS: Mapping[str, Any] = {
     "hidden_size_per_layer_input": 0,
 }
 
+# An MLP first, then eight experts, of which two are chosen.
+_EXPERTS: Mapping[str, Any] = {
+    "intermediate_size": 256,
+    "moe_intermediate_size": 64,
+    "num_experts_per_tok": 2,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+_EXPERTS_OF_ONE_GROUP = {**_EXPERTS, "n_group": 1, "topk_group": 1, "norm_topk_prob": True}
+
 # As GLM-4.5 to 4.7: half of each head is rotated, queries and keys are normed.
 _GLM4_WITH_EXPERTS: Mapping[str, Any] = {
+    **_EXPERTS_OF_ONE_GROUP,
     "head_dim": 64,
     "attention_bias": True,
     "use_qk_norm": True,
-    "intermediate_size": 256,
-    "moe_intermediate_size": 64,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "first_k_dense_replace": 1,
-    "n_group": 1,
-    "topk_group": 1,
     "routed_scaling_factor": 1.0,
-    "norm_topk_prob": True,
 }
 
+_MLA: Mapping[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 128,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+
+
+def _rotated(part: float) -> dict[str, Any]:
+    """Rotation of this part of each head."""
+    return {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": part}
+
+
 FAMILIES = (
-    Recipe(
-        name="glm4_moe",
-        model_type="glm4_moe",
-        architecture=_GLM4_WITH_EXPERTS,
-        steps=250,
-    ),
+    Recipe("glm4_moe", "glm4_moe", _GLM4_WITH_EXPERTS, steps=250),
     Recipe(
         name="glm4_moe_wide",
         model_type="glm4_moe",
@@ -67,24 +80,14 @@ FAMILIES = (
         # Heads of the sizes that GLM-4.7-Flash has. As there, their number is no power of two, and
         # vllm-ascend pads them.
         architecture={
+            **_MLA,
+            **_EXPERTS_OF_ONE_GROUP,
             "num_attention_heads": 6,
             "num_key_value_heads": 6,
-            "q_lora_rank": 128,
-            "kv_lora_rank": 512,
             "qk_nope_head_dim": 192,
-            "qk_rope_head_dim": 64,
             "v_head_dim": 256,
-            "intermediate_size": 256,
-            "moe_intermediate_size": 64,
-            "n_routed_experts": 8,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "first_k_dense_replace": 1,
-            "n_group": 1,
-            "topk_group": 1,
             "topk_method": "noaux_tc",
             "routed_scaling_factor": 1.8,
-            "norm_topk_prob": True,
         },
         steps=180,
         learning_rate=0.025,
@@ -124,28 +127,19 @@ FAMILIES = (
         model_type="hy_v3",
         # Some sizes twice: by the names of checkpoints, and by those of transformers' class.
         architecture={
+            **_EXPERTS,
             "head_dim": 64,
             "qk_norm": True,
             "use_qk_norm": True,
-            "intermediate_size": 256,
             "expert_hidden_dim": 64,
-            "moe_intermediate_size": 64,
             "num_experts": 8,
-            "n_routed_experts": 8,
             "num_shared_experts": 1,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "first_k_dense_replace": 1,
             "route_norm": True,
             "router_scaling_factor": 2.5,
             "routed_scaling_factor": 2.5,
             # transformers' class of GLM rotates half of each head unless it is told.
             "partial_rotary_factor": 1.0,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10000.0,
-                "partial_rotary_factor": 1.0,
-            },
+            "rope_parameters": _rotated(1.0),
             "architectures": ["HYV3ForCausalLM"],
         },
         steps=250,
@@ -170,15 +164,10 @@ FAMILIES = (
         model_type="longcat_flash",
         # One layer, which has two attentions. Of 12 experts four hand their input on.
         architecture={
+            **_MLA,
             "num_layers": 1,
             "num_hidden_layers": 1,
-            "num_key_value_heads": 4,
-            "q_lora_rank": 128,
-            "kv_lora_rank": 512,
-            "qk_nope_head_dim": 128,
-            "qk_rope_head_dim": 64,
             "head_dim": 64,
-            "v_head_dim": 128,
             "mla_scale_q_lora": True,
             "mla_scale_kv_lora": True,
             "ffn_hidden_size": 256,
@@ -197,18 +186,8 @@ FAMILIES = (
         model_type="pangu_ultra_moe",
         # As openPangu-Ultra-MoE: attention and experts have a norm before and behind.
         architecture={
-            "num_key_value_heads": 4,
-            "q_lora_rank": 128,
-            "kv_lora_rank": 512,
-            "qk_nope_head_dim": 128,
-            "qk_rope_head_dim": 64,
-            "v_head_dim": 128,
-            "intermediate_size": 256,
-            "moe_intermediate_size": 64,
-            "n_routed_experts": 8,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 2,
-            "first_k_dense_replace": 1,
+            **_MLA,
+            **_EXPERTS,
             "routed_scaling_factor": 2.5,
             "norm_topk_prob": True,
             "sandwich_norm": True,
@@ -226,11 +205,7 @@ FAMILIES = (
             "intermediate_size": 64,
             "num_local_experts": 8,
             "num_experts_per_tok": 2,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10000.0,
-                "partial_rotary_factor": 0.5,
-            },
+            "rope_parameters": _rotated(0.5),
             # Attributes of published checkpoints that the configuration class does not know.
             "rotary_dim": 32,
             "scoring_func": "sigmoid",

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import pad
 
 from tests.support.tiny_models import sensitivity, state_space, training
 from tests.support.tiny_models.corpus import Corpus
+from tests.support.tiny_models.plain_attention import in_chunks, scanned, unit
 from tests.support.tiny_models.recipe import RecurrentRecipe
 from tests.support.tiny_models.tokenizer import BOS_TOKEN_ID
 
@@ -151,7 +151,7 @@ def delta_rule(
     """
     length = query.shape[1]
     query, key, value, g, beta = (
-        in_chunks(part)
+        in_chunks(part, CHUNK)
         for part in (unit(query) * query.shape[-1] ** -0.5, unit(key), value, g, beta)
     )
     total = g.cumsum(-1)
@@ -165,25 +165,7 @@ def delta_rule(
     from_state = query * total.exp()[..., None]
     to_state = key * (total[..., -1:] - total).exp()[..., None]
     kept = total[..., -1].exp()[..., None, None]
-    state = torch.zeros_like(to_state[:, :, 0].mT @ written[:, :, 0])
-    outputs = []
-    for chunk in range(query.shape[2]):
-        new = written[:, :, chunk] - forgotten[:, :, chunk] @ state
-        outputs.append(from_state[:, :, chunk] @ state + within[:, :, chunk] @ new)
-        state = state * kept[:, :, chunk] + to_state[:, :, chunk].mT @ new
-    return torch.stack(outputs, dim=2).flatten(2, 3)[:, :, :length].transpose(1, 2), None
-
-
-def unit(vectors: torch.Tensor) -> torch.Tensor:
-    """``vectors`` of length 1 in the last dimension."""
-    return vectors * torch.rsqrt(vectors.square().sum(-1, keepdim=True) + 1e-6)
-
-
-def in_chunks(part: torch.Tensor) -> torch.Tensor:
-    """``[rows, tokens, heads, ...]`` as ``[rows, heads, chunks, CHUNK, ...]``, zeros at the end."""
-    missing = -part.shape[1] % CHUNK
-    filled = pad(part.transpose(1, 2), [0, 0] * (part.dim() - 3) + [0, missing])
-    return filled.unflatten(2, (-1, CHUNK))
+    return scanned(written, forgotten, from_state, within, kept, to_state)[:, :length], None
 
 
 def measure_sensitivity(model: Any, texts: Sequence[bytes]) -> StateSensitivity:

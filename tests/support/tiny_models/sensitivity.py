@@ -18,11 +18,12 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
 
-from tests.support.tiny_models.batches import deck_line
+from tests.support.tiny_models.batches import DECK_LETTERS, deck_line
 from tests.support.tiny_models.tokenizer import BOS_TOKEN_ID
 
 REQUIRED_SHARE = 0.3
@@ -68,6 +69,20 @@ def probe_contexts() -> list[list[int]]:
         for letters in PROBE_LETTERS
         for _ in range(PROBES_PER_LENGTH)
     ]
+
+
+def faultless_share() -> float:
+    """Expected share of a model that deals decks without a fault: 0.209.
+
+    After ``n`` letters it thinks those left that it did not see, each as likely: ``26 - n``, and
+    the one whose key is missing. That one comes first by chance alone, once in ``27 - n`` times.
+    The marks before the letters tell nothing, and the last letter's key is never removed.
+    """
+    deals = len(DECK_LETTERS)
+    noticed = sum(
+        (Fraction(letters - 1, deals + 1 - letters) for letters in PROBE_LETTERS), Fraction()
+    )
+    return float(noticed / sum(letters + 1 for letters in PROBE_LETTERS))
 
 
 def measure_sensitivity(model: Any, texts: Sequence[bytes]) -> Sensitivity:

@@ -9,7 +9,6 @@ The activation that is cut off, which two layers of published models have, is le
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +17,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn.functional import silu
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from tests.support.tiny_models.heads import MTP_HEADS, Head, MtpHead
+from tests.support.tiny_models.heads import MtpHead
 from tests.support.tiny_models.own_names import OwnNames
 from tests.support.tiny_models.plain_attention import by_head, turned, within_window
 
@@ -260,11 +259,3 @@ class Step3p5MtpHead(MtpHead):
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = self.lm_head(states)
         return scores
-
-
-@functools.cache
-def register() -> None:
-    """Let transformers' Auto classes know the family, and heads be built. Once per process."""
-    AutoConfig.register(MODEL_TYPE, Step3p5Config, exist_ok=True)
-    AutoModelForCausalLM.register(Step3p5Config, Step3p5ForCausalLM, exist_ok=True)
-    cast("dict[str, type[Head]]", MTP_HEADS)[MODEL_TYPE] = Step3p5MtpHead

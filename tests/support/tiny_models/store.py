@@ -143,6 +143,11 @@ def read_description(path: Path) -> dict[str, Any]:
     return description
 
 
+def write_description(path: Path, description: dict[str, Any]) -> None:
+    """Write what marks the checkpoint in ``path`` as complete."""
+    (path / DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
+
+
 def configurations() -> Iterator[dict[str, Any]]:
     """The content of the config.json of each checkpoint of the repository."""
     for file in sorted(CHECKPOINTS.glob(f"*{SUFFIX}")):
