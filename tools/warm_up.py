@@ -61,17 +61,20 @@ def warm_up(arguments: list[str]) -> int:
     return 0
 
 
+OF_PICTURES = {"Qwen2_5_VLForConditionalGeneration", "Qwen3VLForConditionalGeneration"}
+"""Classes of models that tests write around a tiny one."""
+
+
 def asked_for(arguments: list[str]) -> tuple[list[Path], set[str]]:
     """Folders of checkpoints, and further classes of models."""
     if arguments != ["--tests"]:
         return [Path(argument) for argument in arguments], set()
     # A file that is run has its own folder on the path, not the repository.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from tests.support import image_models
     from tests.support.tiny_models import store
 
     configs = store.configurations()
-    return [], {name for one in configs for name in classes_of(one)} | {*image_models.CONFIGS}
+    return [], {name for one in configs for name in classes_of(one)} | OF_PICTURES
 
 
 def configurations_in(folder: Path) -> list[Path]:

@@ -19,9 +19,12 @@ import pytest
 from mkv_ascend.adapters.questions import MARK
 from tests.support.judging import Judges
 from tests.support.models import padded_rows
-from tests.support.published_models import PUBLISHED
 from tests.support.tiny_models.tokenizer import build_tokenizer
 
+PUBLISHED: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parents[1] / "data" / "published_models.json").read_text(encoding="utf-8")
+)
+"""Name on the hub -> config.json as it was published, as far as vLLM reads it."""
 DEVICE = {
     "count": 8,
     "count_is_known": True,

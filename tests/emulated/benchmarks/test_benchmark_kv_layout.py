@@ -3,30 +3,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from benchmarks.kv_layout import below, figures
 from benchmarks.rows import ROWS
 from benchmarks.stock_groups import run_stock
 from tests.support import hosts
-
-
-@pytest.mark.host("0.30")
-@hosts.only_on("vllm_ascend_0_23", "figures that were taken on it; 0.30.0rc2 shares no memory")
-def test_vllm_groups_as_it_did() -> None:
-    """Fails when an upgrade of vLLM changes a figure: the benchmark's table then needs a look."""
-    figures = run_stock()
-    assert list(figures) == [row.name for row in ROWS]
-    for row in ROWS:
-        stock = figures[row.name]
-        if row.stock is None:
-            assert stock["groups"] is None, row.name
-            assert stock["error"].startswith(
-                ("NotImplementedError: The page size", "AssertionError")
-            )
-        else:
-            assert stock["error"] is None, row.name
-            assert (stock["groups"], stock["mib"]) == (row.stock.groups, row.stock.mib), row.name
 
 
 @hosts.only_on("vllm_ascend_0_30", "gives each layer a buffer of its own")

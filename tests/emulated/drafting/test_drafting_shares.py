@@ -24,7 +24,6 @@ from tests.support.shares import (
     RANKS,
     WITH_MTP,
     judged,
-    judged_by_the_head,
     judged_of_three,
     judged_on_decks,
     judged_with_mtp,
@@ -257,21 +256,3 @@ def test_stock_cannot_go_on_from_a_prompt_with_an_mla_head():
     """Its later passes are prefills to its builder, and then it looks for their decodes."""
     with pytest.raises(engine.EngineFailedError, match="no attribute 'cp_seq_len'"):
         of_a_head(environment=STOCK, engine={**RANKS, "max_num_batched_tokens": 2048})
-
-
-@pytest.mark.nightly("stock alone, which changes when a host does")
-@hosts.only_on("vllm_ascend_0_30", "0.23.0 fails")
-def test_stock_counts_rejected_tokens_with_an_mla_head():
-    """On the host, where attention takes lengths from, rejected tokens stay in them."""
-    _case, result = of_a_head(environment=STOCK, engine=RANKS)
-    report = judged_by_the_head(result)
-    assert report.wrong
-    assert {one.position for one in report.wrong} <= {1, 2}, "the first pass is right"
-
-
-@pytest.mark.nightly("stock alone, which changes when a host does")
-def test_stock_cannot_draft_with_a_dense_model():
-    """On 0.30.0 it asserts ``long_seq_args``; on 0.23.0 the worker's error has no words."""
-    words = "assert long_seq_args is not None|Worker failed with error ''"
-    with pytest.raises(engine.EngineFailedError, match=words):
-        engine.run(with_a_draft_model(ONE_KEY_HEAD, environment=STOCK, engine=RANKS))

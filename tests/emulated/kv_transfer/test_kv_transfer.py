@@ -2,19 +2,13 @@
 """What KV connectors are given of planned caches, and which connectors are refused."""
 
 import functools
-import importlib
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 # Before anything else of vllm-ascend: its modules import each other in a circle.
 import vllm_ascend.ops  # noqa: F401  # isort: skip
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import (
-    OffloadingConnectorWorker,
-)
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
 from mkv_ascend.adapters.common.judge.facts_of_config import connector_names
 from mkv_ascend.rules.kv_cache import OFFLOADING, SIMPLE_OFFLOAD
@@ -104,18 +98,3 @@ INSIDE = [{"kv_connector": OFFLOADING}, {"kv_connector": "UCMConnector"}]
 def test_connectors_are_judged_wherever_they_are_named(config, simple, names, monkeypatch):
     monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", simple)
     assert connector_names(config) == names
-
-
-def test_vllms_offloading_connector_cannot_take_tuples():
-    """Why it is refused. The first part: vllm-ascend's handlers are of an older vLLM."""
-    with pytest.raises(ModuleNotFoundError, match="kv_offload"):
-        importlib.import_module("vllm_ascend.kv_offload.npu")
-    spec = FullAttentionSpec(block_size=128, num_kv_heads=2, head_size=64, dtype=torch.float16)
-    config = KVCacheConfig(2, [], [KVCacheGroupSpec(["a"], spec)])
-    keys = torch.zeros(2, 128, 2, 64, dtype=torch.float16)
-    worker = OffloadingConnectorWorker(SimpleNamespace(kv_cache_config=config))
-    try:
-        worker.register_kv_caches({"a": (keys, keys.clone())})
-    except AssertionError:
-        return
-    pytest.fail("vLLM's OffloadingConnector takes tuples now: it may work")

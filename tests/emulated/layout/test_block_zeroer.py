@@ -22,14 +22,9 @@ from tests.support import hosts
 from tests.support.caches.layer_cases import (
     CASES,
     GQA,
-    MLA,
-    SFA,
     attn,
     dense,
-    latent,
-    mamba,
     planned,
-    sparse,
 )
 from tests.support.caches.layouts import keys_and_values
 from tests.support.caches.stock_caches import NUM_BLOCKS, Layers
@@ -41,7 +36,6 @@ MkvModelRunner = hosts.module("runner").MkvModelRunner
 named = hosts.module("kv_cache.page_shapes").named
 
 DEVICE = torch.device("npu:0")
-STATES: Layers = [("model.9.linear_attn", mamba(), None)]
 BLOCKS = [1, 3]
 
 
@@ -77,16 +71,6 @@ def test_exactly_these_blocks_become_zero_in_every_layer(case: str) -> None:
     assert zeros == len(BLOCKS) * plan.bytes_per_block
 
 
-STOCK_REFUSES = {
-    "three tensors": (attn(*sparse((512, 64, 128)), backend=SFA), "not stored separately"),
-    "latent and rope": (attn(latent(), backend=MLA), "Non-uniform page sizes"),
-    "a draft of other heads": (
-        [*attn(dense(), backend=GQA), *attn(dense(64, 2), backend=GQA, prefix="draft")],
-        "Non-uniform page sizes",
-    ),
-}
-
-
 def stock_zeroer(groups: Sequence[Layers], made: Materialized) -> AscendKVBlockZeroer:
     """vllm-ascend's zeroer, told of these layers' caches as its runner tells it."""
     zeroer = AscendKVBlockZeroer(DEVICE, pin_memory=False)
@@ -102,32 +86,6 @@ def stock_zeroer(groups: Sequence[Layers], made: Materialized) -> AscendKVBlockZ
         {name: SimpleNamespace(kv_cache=cache) for name, cache in made.caches.items()},
     )
     return zeroer
-
-
-TAKES_UNLIKE_PAGES = hosts.only_on(
-    "vllm_ascend_0_23", "0.30.0rc2's zeroer takes layers with pages of unlike sizes"
-)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        "three tensors",
-        pytest.param("latent and rope", marks=TAKES_UNLIKE_PAGES),
-        pytest.param("a draft of other heads", marks=TAKES_UNLIKE_PAGES),
-    ],
-)
-def test_bug_8_layers_beside_states_that_stock_refuses(case: str) -> None:
-    layers, said = STOCK_REFUSES[case]
-    groups = [STATES, layers]
-    made = made_of([STATES, [(name, spec, None) for name, spec, _ in layers]])
-    try:
-        stock_zeroer(groups, made)
-    except AssertionError as refusal:
-        message = str(refusal)
-    else:
-        pytest.fail("vllm-ascend's zeroer takes these layers now: bug 8 is fixed, say so here")
-    assert said in message
 
 
 def test_stock_zeroes_the_same_bytes_where_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from vllm.v1.kv_cache_interface import (
     UniformTypeKVCacheSpecs,
 )
 from vllm_ascend.attention.attention_v1 import AscendAttentionBackendImpl
-from vllm_ascend.worker import model_runner_v1
 
 from tests.support import engine, hosts
 from tests.support.caches.layer_cases import GQA, dense
@@ -159,24 +158,6 @@ def test_a_layer_that_shares_joins_a_group_of_unlike_pages():
     assert dict(planned.aliases) == {READER: OWNER}
 
 
-@pytest.mark.host("0.23")
-def test_stock_has_no_spec_for_a_layer_that_shares_in_such_a_group(monkeypatch):
-    runner = runner_with_sharing()
-    model_runner_v1.NPUModelRunner.maybe_add_kv_sharing_layers_to_kv_cache_groups(
-        runner, runner.config
-    )
-    layers = dict.fromkeys([OWNER, OTHER, READER], SimpleNamespace(get_attn_backend=lambda: GQA))
-    monkeypatch.setattr(model_runner_v1, "get_layers_from_vllm_config", lambda *_: layers)
-    runner.attn_groups = []
-    try:
-        model_runner_v1.NPUModelRunner.initialize_attn_backend(runner, runner.config)
-    except KeyError as missing:
-        name = missing.args[0]
-    else:
-        pytest.fail("vllm-ascend groups layers that share now: drop the override")
-    assert name == READER
-
-
 ENCODER = EncoderOnlyAttentionSpec(
     block_size=128, num_kv_heads=2, head_size=64, dtype=torch.bfloat16
 )
@@ -213,23 +194,3 @@ def test_a_model_of_encoders_alone_has_no_caches():
     runner.layers.pop(ENCODER_LAYER)
     assert runner.caches() == {}
     assert runner.cache_plan.total_bytes == 0
-
-
-@pytest.mark.host("0.23")
-@hosts.only_on("vllm_ascend_0_23", "0.30.0rc2's method is given the size of each group's blocks")
-def test_bug_15_stock_takes_the_block_size_of_another_group():
-    """With a group of encoders before others; vLLM's own runner only ever adds them last."""
-    runner = SimpleNamespace(
-        max_model_len=512,
-        max_encoder_len=0,
-        pcp_size=1,
-        attn_groups=[[], [SimpleNamespace(backend=GQA)]],
-    )
-    try:
-        model_runner_v1.NPUModelRunner.may_reinitialize_input_batch(
-            runner, config_with_encoder(first=True)
-        )
-    except IndexError:
-        return
-    except AttributeError as later:
-        pytest.fail(f"bug 15: fixed in the installed vllm-ascend; take this case out ({later})")

@@ -18,9 +18,8 @@ from emulated_npu import variables
 from mkv_ascend import cli
 from mkv_ascend.commands import host_process
 from tests.support import hosts
-from tests.support.command_judge import folders
+from tests.support.command_judge import PUBLISHED, folders
 from tests.support.judging import forked_judges
-from tests.support.published_models import DEEPSEEK_V3, PUBLISHED
 
 __all__ = ["folders", "forked_judges"]
 
@@ -203,7 +202,9 @@ def test_tokens_that_an_indexer_picks_are_not_guessed(
     indexer = {"index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048}
     kind = {"model_type": "deepseek_v32", "architectures": ["DeepseekV32ForCausalLM"]}
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**DEEPSEEK_V3, **kind, **indexer}), encoding="utf-8")
+    path.write_text(
+        json.dumps({**PUBLISHED["DeepSeek-V3-bf16"], **kind, **indexer}), encoding="utf-8"
+    )
     assert cli.main(["advise", str(tmp_path), *ALONE]) == 2
     told = capsys.readouterr().err
     assert "caches of kind sparse_mla do not tell what a step reads. Possible: models" in told
