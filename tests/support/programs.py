@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,10 @@ def run_program(
         )
 
 
-def answer_of(program: Path, request: Any, variables: Mapping[str, str] | None = None) -> Any:
-    """What a program prints as JSON in its last line; it gets ``request`` as JSON.
+def answer_of(
+    probe: Callable[[Any], Any], request: Any, variables: Mapping[str, str] | None = None
+) -> Any:
+    """What ``probe(request)`` gives in a process of its own (``probe.py``); both as JSON.
 
     Workers of its engine may print more behind it, which begins otherwise.
 
@@ -68,9 +70,10 @@ def answer_of(program: Path, request: Any, variables: Mapping[str, str] | None =
     Raises:
         AssertionError: it failed; with the end of what it printed.
     """
-    done = run_program(program, [json.dumps(request)], variables)
+    name = f"{probe.__module__}:{probe.__name__}"
+    done = run_program("tests.support.probe", [name, json.dumps(request)], variables)
     if done.status != 0:
-        raise AssertionError(f"{program.name} ended with {done.status}\n{done.errors[-4000:]}")
+        raise AssertionError(f"{name} ended with {done.status}\n{done.errors[-4000:]}")
     lines = done.output.strip().splitlines()
     return json.loads(next((x for x in reversed(lines) if x.startswith(("{", "["))), lines[-1]))
 

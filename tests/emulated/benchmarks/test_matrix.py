@@ -17,6 +17,7 @@ import pytest
 
 import matrix_pages
 from benchmarks.matrix import cells, running, table
+from tests.emulated import probes
 from tests.support import programs
 from tests.support.loop_pairs import PAIRS
 from tests.support.marks import needs_float32
@@ -53,7 +54,6 @@ NEED_TRITON = (
     "nemotron-h/mtp",
 )
 """These do not start where vLLM finds no Triton; the other families of ``CELLS`` do."""
-PROBE = Path(__file__).with_name("cell_probe.py")
 
 WITH_HITS = ["window+full/mla", "gpt-oss/dflash", "gemma4/mtp", "mamba2/gdn"]
 """Run once more in graphs with prefix hits, scheduled asynchronously: caches of several sizes, a
@@ -144,7 +144,7 @@ def assert_ends_as_published(name, side):
     ]
     if name in NEED_TRITON:
         variables = {"EMULATED_NPU_TRITON": "1"}
-        verdict = running.Verdict(**programs.answer_of(PROBE, name, variables))
+        verdict = running.Verdict(**programs.answer_of(probes.cell, name, variables))
     else:
         verdict = running.run(cell, side)
     if not table.is_first_host():

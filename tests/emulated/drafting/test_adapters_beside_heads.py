@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs, prompts, reference, speculation
 from tests.support.adapters import RANK, make_adapter, widened
 from tests.support.loop_judgement import REFERENCE_OF, in_order
@@ -19,7 +20,6 @@ from tests.support.stages import STAGES
 from tests.support.stock import RUNNER_V2, RUNNERS
 from tests.support.tiny_models import block_head, model_directory
 
-PROBE = Path(__file__).with_name("requests_probe.py")
 K, NEW_TOKENS, PROMPTS = 3, 16, 3
 SEEDS = (5, 6)
 EVERYWHERE = ("embed_tokens", "self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj", "lm_head")
@@ -189,7 +189,7 @@ def judged_answer(case, variables, graphs, tmp_path, **options):
             for number in range(len(outputs))
         ],
     }
-    answer = programs.answer_of(PROBE, asked, variables)
+    answer = programs.answer_of(probes.requests, asked, variables)
     outputs = [output for _, several in found for output in several]
     assert answer["tokens"] == [output.tokens for output in outputs]
     assert len({str(answer["tokens"][number :: 1 + len(SEEDS)]) for number in range(3)}) == 3

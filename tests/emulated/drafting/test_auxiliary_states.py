@@ -6,7 +6,6 @@
 
 import dataclasses
 import itertools
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,11 +17,11 @@ from vllm.model_executor.models.utils import make_empty_intermediate_tensors_fac
 from vllm.sequence import IntermediateTensors
 
 from mkv_ascend.adapters.common.patches import auxiliary_states
+from tests.emulated.drafting import probes
 from tests.support import engine, programs, prompts, reference, speculation
 from tests.support.pairs import TIES, assert_greedy_tokens_of_reference, scenario
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).with_name("auxiliary_states_probe.py")
 DEFAULTS = {"engine": {"enforce_eager": False, "max_num_seqs": 3}, "traced": True}
 VERIFIED_IN_GRAPHS = {"graphs": "FULL_DECODE_ONLY", "capture_sizes": (4, 16, 24)}
 WIDTH = 8
@@ -53,7 +52,7 @@ def test_states_are_hugging_faces_and_proposals_the_heads(target, depths, fields
         speculative={"method": "eagle3"},
         **fields,
     )
-    answer = programs.answer_of(PROBE, dataclasses.asdict(case))
+    answer = programs.answer_of(probes.auxiliary_states, dataclasses.asdict(case))
     true = speculation.hidden_states_of(directory, tuple(case.prompts[0]))
     close = {"rtol": 1e-4, "atol": 1e-4} if engine.compared_dtype() == "float32" else {"rtol": 0.05}
     for states, depth in zip(answer["states"], depths, strict=True):

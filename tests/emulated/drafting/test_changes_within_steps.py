@@ -6,17 +6,15 @@ token further each, put one and the same change at each place of a step. The jud
 over Hugging Face's logits.
 """
 
-from pathlib import Path
-
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import ends_reasoning, hosts, programs, prompts, reference
 from tests.support.pairs import scenario
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 from tests.support.tiny_models.tokenizer import EOS_TOKEN_ID, VOCABULARY_SIZE
 
-PROBE = Path(__file__).with_name("parameters_probe.py")
 TARGET, K = "llama_target", 5
 PLACES = 2 * (K + 1)
 """How far a change is moved on: over two steps."""
@@ -162,7 +160,7 @@ def test_a_change_at_each_place_of_a_step(setting, begun):
     )
     requests = [request for sort in sorts.values() for request, _ in sort]
     found = programs.answer_of(
-        PROBE,
+        probes.parameters,
         {"engine": case.engine_arguments(), "requests": requests},
         {**variables, ends_reasoning.END: str(answer[place])},
     )

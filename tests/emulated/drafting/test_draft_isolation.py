@@ -3,11 +3,11 @@
 
 import copy
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import torch
 
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs
 from tests.support.marks import needs_float32
 from tests.support.models.random_models import (
@@ -18,8 +18,6 @@ from tests.support.models.random_models import (
 from tests.support.pairs import assert_drafts_are_the_drafts_own, assert_greedy_tokens_of_reference
 from tests.support.stock import each_runner
 
-PROBE = Path(__file__).with_name("isolation_probe.py")
-
 
 @pytest.fixture(scope="module")
 def isolation():
@@ -27,7 +25,7 @@ def isolation():
     from tests.support.pairs import scenario
 
     case = scenario("deepseek_v2_target", "llama_draft", prompts=[])
-    return programs.answer_of(PROBE, {**case.engine_arguments(), "block_size": 256})
+    return programs.answer_of(probes.isolation, {**case.engine_arguments(), "block_size": 256})
 
 
 def test_the_targets_cache_settings_are_the_users(isolation):
@@ -56,7 +54,7 @@ def test_builders_of_a_head_see_the_head():
     from tests.support.pairs import scenario
 
     case = scenario("llama_target", "llama_eagle3", prompts=[], speculative={"method": "eagle3"})
-    found = programs.answer_of(PROBE, case.engine_arguments())
+    found = programs.answer_of(probes.isolation, case.engine_arguments())
     assert found["target_model"] != found["draft_model"]
     assert found["builder_models"] == {
         "target": [found["target_model"]],

@@ -5,10 +5,9 @@ The draft of the plain loops has the window as a mask in plain torch. Blocks are
 scheduler's own pool and managers.
 """
 
-from pathlib import Path
-
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import engine, programs, reference, speculation
 from tests.support.draft_windows import WindowedDraft
 from tests.support.loop_judgement import (
@@ -23,7 +22,6 @@ from tests.support.prompts import deck_prompts
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).with_name("draft_windows_probe.py")
 BLOCK = 128
 pytestmark = needs_float32
 
@@ -155,7 +153,7 @@ def test_blocks_behind_the_window_are_given_back(asynchronous, runner):
     )
     limits = {**case.engine_arguments(), "async_scheduling": asynchronous}
     asked = {"engine": limits, "prompts": case.prompts, "max_tokens": max_tokens}
-    answer = programs.answer_of(PROBE, asked, runner)
+    answer = programs.answer_of(probes.draft_windows, asked, runner)
     assert answer["tokens"] == [output.tokens for _, output in chosen]
     assert answer["accepted"] == sum(sum(output.accepted_per_position) for _, output in chosen)
     rows = answer["rows"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a proposal costs, by exact count: launches, builder runs and host reads.
 
-Counted outside of the draft's own forward, logits, sampling and feeding back (proposal_probe.py).
+Counted outside of the draft's own forward, logits, sampling and feeding back (`proposal_costs.py`).
 """
 
 import pytest

@@ -2,10 +2,10 @@
 """Drafts under data parallelism: a rank without requests runs the passes of the others along."""
 
 import operator
-from pathlib import Path
 
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs, reference
 from tests.support.emulation import ON_EMULATOR
 from tests.support.loop_judgement import REFERENCE_OF, drafter_of
@@ -14,7 +14,6 @@ from tests.support.ports import free_port
 from tests.support.stock import RUNNER_V2, each_runner
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).with_name("data_parallel_probe.py")
 # By round, prompts and new tokens of each rank: both are idle in turn, with batches of other sizes.
 ROUNDS = (((4, 16), (1, 5)), ((1, 4), (2, 12)))
 
@@ -36,7 +35,7 @@ def run_ranks(case, texts, runner, *, traced=False, rounds=ROUNDS):
         arguments["async_scheduling"] = engine.runs_v2(runner)
         runner = {**runner, **ENGINE_CORES}
     return programs.answer_of(
-        PROBE,
+        probes.data_parallel,
         {
             "engine": arguments,
             "port": free_port(),
@@ -276,7 +275,7 @@ def test_a_rank_drafts_on_with_a_split_head_while_the_other_is_idle():
             [{"prompts": texts[:count], "max_tokens": max_tokens}] for count, max_tokens in ranks
         ],
     }
-    results = programs.answer_of(PROBE, asked)
+    results = programs.answer_of(probes.data_parallel, asked)
     for result, (count, max_tokens) in zip(results, ranks, strict=True):
         assert_greedy(case.model, texts[:count], result["tokens"][0], max_tokens)
         assert result["accepted"] == [result["drafts"]] * case.num_speculative_tokens

@@ -6,10 +6,10 @@ itself must always be accepted. Every token of another draft must be its own, ac
 """
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import engine, programs, reference, speculation
 from tests.support.pairs import (
     assert_drafted_in_parallel,
@@ -180,8 +180,7 @@ def test_aborted_requests_leave_the_others_as_they_were(runner):
         "max_tokens": case.max_tokens,
         "aborts": aborts,
     }
-    probe = Path(__file__).with_name("abort_probe.py")
-    result = programs.answer_of(probe, request, runner)
+    result = programs.answer_of(probes.abort, request, runner)
     gone = {number for numbers in aborts.values() for number in numbers}
     kept = [number for number in range(len(prompts)) if number not in gone]
     tokens = [result["tokens"][str(number)] for number in kept]

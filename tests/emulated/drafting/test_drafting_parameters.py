@@ -5,16 +5,15 @@ All sorts run in one engine per model runner. The judge is a plain loop over Hug
 """
 
 import string
-from pathlib import Path
 
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import programs, prompts, reference
 from tests.support.pairs import scenario
 from tests.support.stock import RUNNER_V2, RUNNERS
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).with_name("parameters_probe.py")
 TARGET, DRAFT = "gemma3", "gemma3_draft"
 K, NEW_TOKENS, TOP = 3, 20, 4
 # Without it vllm-ascend's model runner V1 counts penalties elsewhere.
@@ -154,7 +153,9 @@ def answers_of(requests, environment, *, asynchronous):
     )
     everything = [each for several in requests.values() for each in several]
     arguments = {**case.engine_arguments(), "async_scheduling": asynchronous}
-    answer = programs.answer_of(PROBE, {"engine": arguments, "requests": everything}, environment)
+    answer = programs.answer_of(
+        probes.parameters, {"engine": arguments, "requests": everything}, environment
+    )
     answers = iter(answer["answers"])
     by_sort = {sort: [next(answers) for _ in several] for sort, several in requests.items()}
     return {**answer, "by_sort": by_sort}

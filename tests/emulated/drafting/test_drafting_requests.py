@@ -6,10 +6,9 @@ also leave the others alone. The judge is Hugging Face: the target with the adap
 into its weights, and a plain loop that lets only tokens of the grammar be chosen.
 """
 
-from pathlib import Path
-
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs, prompts, reference
 from tests.support.adapters import RANK, make_adapter, widened
 from tests.support.pairs import TIES, assert_greedy, scenario
@@ -17,7 +16,6 @@ from tests.support.stock import RUNNER_V2, RUNNERS
 from tests.support.tiny_models import model_directory
 from tests.support.tiny_models.tokenizer import EOS_TOKEN_ID
 
-PROBE = Path(__file__).with_name("requests_probe.py")
 TARGET, DRAFT, STATES = "llama_target", "gemma3_draft", "qwen3_next"
 K, NEW_TOKENS = 3, 24
 ADAPTED = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj", "lm_head")
@@ -99,7 +97,7 @@ def session(request, tmp_path_factory):
         "adapters": [str(adapter)],
         "requests": [each for several in sorts.values() for each in several],
     }
-    answer = programs.answer_of(PROBE, asked, variables)
+    answer = programs.answer_of(probes.requests, asked, variables)
     tokens = iter(answer["tokens"])
     answer["by_sort"] = {
         sort: [(each["prompt"], next(tokens)) for each in several]
@@ -205,7 +203,7 @@ def test_grammars_beside_recurrent_states(runner):
     # One of each sort after another, so that they share batches.
     together = [each for several in zip(*sorts.values(), strict=True) for each in several]
     asked = {"engine": case.engine_arguments(), "adapters": [], "requests": together}
-    answer = programs.answer_of(PROBE, asked, runner)
+    answer = programs.answer_of(probes.requests, asked, runner)
     count = len(sorts)
     plain_tokens, letters, words = (answer["tokens"][place::count] for place in range(count))
     judge(target, list(zip(ids, plain_tokens, strict=True)))

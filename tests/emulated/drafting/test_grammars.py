@@ -7,10 +7,10 @@ asynchronous scheduling the grammar sees drafts only when their verification is 
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs, prompts, reference
 from tests.support.pairs import TIES, scenario
 from tests.support.stages import STAGES
@@ -18,7 +18,6 @@ from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 from tests.support.tiny_models.tokenizer import EOS_TOKEN_ID
 
-PROBE = Path(__file__).with_name("requests_probe.py")
 TARGET, DRAFT = "llama_target", "gemma3_draft"
 K, MOST_TOKENS = 3, 80
 WORDS = ["settle", "set", "sunday"]
@@ -73,7 +72,7 @@ def answer_of(draft, variables, *, asynchronous, **options):
         },
     )
     asked = {"engine": case.engine_arguments(), "adapters": [], "requests": requests()}
-    return programs.answer_of(PROBE, asked, variables)
+    return programs.answer_of(probes.requests, asked, variables)
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,14 @@
 One engine per model runner. The judge of tokens is Hugging Face in float32.
 """
 
-from pathlib import Path
-
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import programs
 from tests.support.models.random_models import write_llama
 from tests.support.pairs import assert_greedy
 from tests.support.stock import RUNNERS
 
-PROBE = Path(__file__).with_name("hostile_probe.py")
 TOKENS, K, LONGEST = 16, 3, 256
 PROMPTS = [[256, *((7 * row + 3 * at) % 250 for at in range(10 + 5 * row))] for row in range(4)]
 INFINITE, NONE = float("inf"), float("nan")
@@ -51,7 +49,9 @@ def session(request, tmp_path_factory):
     engine |= {"speculative_config": speculation, "enable_prefix_caching": False}
     asked = {"engine": engine, "prompts": PROMPTS, "tokens": TOKENS, "values": VALUES}
     asked["greedy"] = GREEDY
-    answer = programs.answer_of(PROBE, {**asked, "refused": [*REFUSED, *SERVED]}, request.param)
+    answer = programs.answer_of(
+        probes.hostile, {**asked, "refused": [*REFUSED, *SERVED]}, request.param
+    )
     return {**answer, "target": target}
 
 

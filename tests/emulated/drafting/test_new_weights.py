@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.emulated.drafting import probes
 from tests.support import (
     eight_bit_pairs,
     eight_bits,
@@ -29,7 +30,6 @@ from tests.support.pairs import TIES, scenario, text_prompts
 from tests.support.stock import RUNNER_V2, each_runner
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).with_name("new_weights_probe.py")
 MAX_TOKENS, STEPS = 32, 5
 ENGINE = {
     "async_scheduling": False,
@@ -85,7 +85,7 @@ def ran(
     texts = [every[number] for number in numbers]
     limits = {"steps": STEPS, "max_tokens": MAX_TOKENS}
     request = {"engine": case.engine_arguments(), "prompts": texts, **limits, **asked}
-    answer = programs.answer_of(PROBE, request, runner)
+    answer = programs.answer_of(probes.new_weights, request, runner)
     first, later = [], []
     for text, before, tokens in zip(texts, answer["before"], answer["tokens"], strict=True):
         assert len(tokens) == MAX_TOKENS

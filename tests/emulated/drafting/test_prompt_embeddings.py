@@ -6,7 +6,6 @@ draft tokens stood, on stock vllm-ascend too: also for prompts of tokens, once t
 Its proposals asked for tokens of a prompt that is longer than a step, and the engine ended.
 """
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,13 +15,13 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 from vllm.v1.utils import CpuGpuBuffer
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs
 from tests.support.marks import needs_float32
 from tests.support.pairs import assert_greedy, scenario, text_prompts
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).with_name("prompt_embeddings_probe.py")
 TARGET, DRAFT = "llama_target", "gemma3_draft"
 NEW_TOKENS = 16
 _proposers = hosts.module("drafting.proposers")
@@ -64,7 +63,7 @@ def test_answers_are_the_targets_and_drafts_of_tokens_are_as_without(runner, asy
         "disable_log_stats": False,
     }
     asked = {"engine": arguments, "rounds": rounds, "max_tokens": NEW_TOKENS}
-    served = programs.answer_of(PROBE, asked, runner)
+    served = programs.answer_of(probes.prompt_embeddings, asked, runner)
     for each in served:
         assert_greedy(model, prompts, each["tokens"], NEW_TOKENS)
     # Where prompts are tokens, the option changes no draft token either.

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A prompt in parts beside a draft is refused, and the engine answers all others."""
 
-from pathlib import Path
-
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import hosts, programs, reference
 from tests.support.pairs import scenario, text_prompts
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).with_name("prompts_in_parts_probe.py")
 TARGET, MOST_TOKENS = "llama_target", 8
 V2 = hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
 
@@ -25,7 +23,7 @@ def test_it_is_refused_and_others_are_answered(runner):
     case = scenario(TARGET, TARGET, num_speculative_tokens=3, engine={"async_scheduling": True})
     rounds = [[*whole, in_parts], whole]
     asked = {"engine": case.engine_arguments(), "rounds": rounds, "max_tokens": MOST_TOKENS}
-    first, second = programs.answer_of(PROBE, asked, runner)
+    first, second = programs.answer_of(probes.prompts_in_parts, asked, runner)
     expected = reference.greedy_tokens(model_directory(TARGET), whole, MOST_TOKENS)
     *answers, refusal = first
     assert answers == second == expected

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs, reference
 from tests.support.loop_judgement import REFERENCE_OF, drafter_of
 from tests.support.pairs import TIES, assert_greedy, scenario, text_prompts
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).with_name("sleep_probe.py")
 IS_0_23 = hosts.NAME == "vllm_ascend_0_23"
 LEVELS = [1, 2]
 MAX_TOKENS = 24
@@ -50,7 +49,7 @@ def run_and_judge(
     texts = text_prompts(model)[2:6]
     asked = {"engine": case.engine_arguments(), "prompts": texts}
     result: dict[str, Any] = programs.answer_of(
-        PROBE, {**asked, "max_tokens": MAX_TOKENS, "levels": LEVELS}, runner
+        probes.sleep, {**asked, "max_tokens": MAX_TOKENS, "levels": LEVELS}, runner
     )
     drafter = drafter_of(model, draft, method, k)
     for awake in result["rounds"]:

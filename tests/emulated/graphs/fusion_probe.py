@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that imports vllm-ascend's operators and says what there is, or calls one of them.
-
-It gets a task as JSON and prints an answer as JSON.
-"""
+"""In a process of its own: which operators vllm-ascend has, or a call of one of them."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
-PROGRAM = Path(__file__)
 NAMESPACES = ("npu", "_C_ascend", "vllm")
 SHARED_CODE = "device/device_op.py"
 """Where passes call functions whose operators differ by device; its class for A2 comes first."""
@@ -105,18 +99,13 @@ def call(request: dict[str, Any]) -> dict[str, Any]:
     return {"q": q.tolist(), "k": k.tolist(), "v": v.tolist()}
 
 
-def main() -> None:
-    request = json.loads(sys.argv[1])
+def fusion(request: dict[str, Any]) -> dict[str, Any]:
+    """Names of operators and those that are missing, or what a call gives, by ``task``."""
     from vllm.platforms import current_platform
 
     current_platform.import_kernels()
     importlib.import_module("vllm_ascend.utils").register_ascend_customop()
     if request["task"] == "names":
         names = operators_of_passes()
-        print(json.dumps({"names": sorted(names), "missing": missing(names)}))
-    else:
-        print(json.dumps(call(request)))
-
-
-if __name__ == "__main__":
-    main()
+        return {"names": sorted(names), "missing": missing(names)}
+    return call(request)

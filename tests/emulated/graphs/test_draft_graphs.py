@@ -8,10 +8,10 @@ between and past the captured sizes.
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from tests.emulated import probes
 from tests.support import engine, programs
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
@@ -30,9 +30,6 @@ def case_in_graphs(target, draft, k, method="draft_model", **fields):
         capture_sizes=tuple(requests * (k + 1) for requests in (1, 3, 6)),
         **fields,
     )
-
-
-BROKEN_GRAPHS = Path(__file__).with_name("broken_graphs_probe.py")
 
 
 def run_replayed(case):
@@ -158,7 +155,7 @@ def test_broken_graphs_of_a_draft_are_noticed():
         "prompts": case.prompts[:2],
         "max_tokens": 24,
     }
-    result = programs.answer_of(BROKEN_GRAPHS, request)
+    result = programs.answer_of(probes.broken_graphs, request)
     whole, frozen = result["whole"], result["frozen"]
     assert whole["accepted"] == whole["drafted"] > 0
     # The tokens are the target's whatever its draft does: acceptance shows it.

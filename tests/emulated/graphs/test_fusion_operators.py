@@ -20,7 +20,7 @@ pytestmark = pytest.mark.host("0.23")
 
 
 def test_every_operator_that_the_fusion_passes_name_is_there():
-    answer = answer_of(fusion_probe.PROGRAM, {"task": "names"})
+    answer = answer_of(fusion_probe.fusion, {"task": "names"})
     names = set(answer["names"])
     # What the scan must at least have seen, or it sees nothing.
     assert {
@@ -61,7 +61,7 @@ def test_norm_and_rotation_of_queries_and_keys_without_triton():
     table = random_tensor(4, (16, head), torch.bfloat16, spread=1.0)
     positions = [5, 0, 11]
     answer = answer_of(
-        fusion_probe.PROGRAM,
+        fusion_probe.fusion,
         {
             "task": "rope",
             "qkv": qkv.tolist(),
@@ -89,7 +89,7 @@ def test_norm_and_rotation_of_queries_and_keys_without_triton():
 def test_scaled_addition_without_triton():
     x, y = (random_tensor(seed, (3, 40), torch.bfloat16) for seed in (1, 2))
     answer = answer_of(
-        fusion_probe.PROGRAM, {"task": "muls_add", "x": x.tolist(), "y": y.tolist(), "scale": 2.5}
+        fusion_probe.fusion, {"task": "muls_add", "x": x.tolist(), "y": y.tolist(), "scale": 2.5}
     )
     expected = [
         [2.5 * a + b for a, b in zip(left, right, strict=True)]

@@ -4,17 +4,15 @@
 Its one layer keeps the target's states in a KV group of its own and proposes nothing.
 """
 
-from pathlib import Path
-
 import pytest
 
+from tests.emulated import probes
 from tests.support import hosts, programs
 from tests.support.engine import compared_dtype
 from tests.support.pairs import scenario, text_prompts
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).with_name("hidden_states_probe.py")
 LAYER = 1
 TOGETHER = hosts.NAME != "vllm_ascend_0_23"
 """The connector of vLLM 0.23.0 takes no chunks of prompts, and where a step also decodes it saves
@@ -45,7 +43,7 @@ def extracted(target, folder, environment=None, **engine):
         "rounds": [prompts] if TOGETHER else [[prompt] for prompt in prompts],
         "max_tokens": 6,
     }
-    return programs.answer_of(PROBE, argument, environment)
+    return programs.answer_of(probes.hidden_states, argument, environment)
 
 
 def assert_as_hugging_face(result):

@@ -2,7 +2,6 @@
 """What KV connectors are given of planned caches, and which connectors are refused."""
 
 import functools
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,12 +11,12 @@ import vllm_ascend.ops  # noqa: F401  # isort: skip
 
 from mkv_ascend.adapters.common.judge.facts_of_config import connector_names
 from mkv_ascend.rules.kv_cache import OFFLOADING, SIMPLE_OFFLOAD
+from tests.emulated import probes
 from tests.support import programs
 from tests.support.pairs import scenario
 
 pytestmark = pytest.mark.host("0.23")
 
-PROBE = Path(__file__).with_name("transfer_probe.py")
 MEMORY = 48 << 20
 RECORDING = {
     "kv_connector": "RecordingConnector",
@@ -35,7 +34,7 @@ def probe(target, draft):
     """What an engine with a recording connector registered; one engine for all tests of a pair."""
     case = scenario(target, draft, prompts=[])
     engine = {"kv_cache_memory_bytes": MEMORY, "kv_transfer_config": RECORDING}
-    return programs.answer_of(PROBE, {**case.engine_arguments(), **engine})
+    return programs.answer_of(probes.transfer, {**case.engine_arguments(), **engine})
 
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS)

@@ -2,17 +2,14 @@
 """Caches from the plan in engines: equal to stock's where stock serves, and never aliased."""
 
 import functools
-from pathlib import Path
 
 import pytest
 
+from tests.emulated import probes
 from tests.support import programs
-from tests.support.caches import layout_probe
 from tests.support.pairs import scenario
 
 pytestmark = pytest.mark.host("0.23")
-
-PROBE = Path(layout_probe.__file__)
 
 
 @functools.cache
@@ -22,7 +19,7 @@ def probe(target, draft, block_size=128):
     engine = {"block_size": block_size, "kv_cache_memory_bytes": 24 << 20}
     if block_size != 128:  # vllm-ascend sets it to 128 otherwise
         engine |= {"enable_prefix_caching": False, "enable_chunked_prefill": False}
-    return programs.answer_of(PROBE, {**case.engine_arguments(), **engine})
+    return programs.answer_of(probes.caches, {**case.engine_arguments(), **engine})
 
 
 STOCK_SERVES = [

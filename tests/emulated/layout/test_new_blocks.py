@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks that held something else: a draft never reads what was left there as a number."""
 
-from pathlib import Path
-
 import pytest
 
+from tests.emulated import probes
 from tests.support import programs
 from tests.support.pairs import scenario
 
 pytestmark = pytest.mark.host("0.23")
-
-STALE_BLOCKS = Path(__file__).with_name("stale_blocks_probe.py")
 
 
 @pytest.mark.parametrize("draft", ["gemma3_draft", "deepseek_v2_draft"])
@@ -22,6 +19,6 @@ def test_keys_that_were_never_written_are_not_what_states_left_there(draft):
         "prompts": case.prompts[:6],
         "max_tokens": 24,
     }
-    result = programs.answer_of(STALE_BLOCKS, request)
+    result = programs.answer_of(probes.stale_blocks, request)
     assert result["clean"]["accepted"] < result["clean"]["drafted"], "no row is rejected"
     assert result["stale"] == result["clean"]

@@ -14,11 +14,11 @@ from pydantic_core import to_jsonable_python
 
 from mkv_ascend.layout.kind import Kind
 from mkv_ascend.layout.planning import PlanInputs, plan
+from tests.emulated import probes
 from tests.support import hosts, programs
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).parent / "planner_probe.py"
 MIB = 2**20
 MEMORY = 64 * MIB
 TOKENS = 512
@@ -119,7 +119,7 @@ def planned_by_check(pair_or_engine, variables=None, memory=None):
     ``memory``: bytes of a device; None: of the emulated ones here.
     """
     request = {"engine": pair_or_engine, "build": True, "memory": memory}
-    answer = programs.answer_of(PROBE, request, variables or {})
+    answer = programs.answer_of(probes.planned, request, variables or {})
     assert answer["answer"] == "served", answer
     assert answer["unplanned"] == ""
     return plan(TypeAdapter(PlanInputs).validate_python(answer["inputs"]))
@@ -133,7 +133,7 @@ def is_unnamed(layer, kind=None):
 
 
 def served(planned):
-    """As ``planner_probe.describe`` has it."""
+    """As ``probes.planned`` has it."""
     blocks = planned.num_blocks(MEMORY)
     bound = planned.plan.bind(blocks)
     kinds = {layout.layer: layout.kind for layout in planned.plan.layers}
@@ -184,7 +184,7 @@ def served(planned):
 def test_what_check_plans_is_what_an_engine_allocates(name):
     pair = PAIRS[name]
     request = {"engine": pair.arguments(), "build": False}
-    engine = programs.answer_of(PROBE, request, pair.variables)
+    engine = programs.answer_of(probes.planned, request, pair.variables)
     variables = RUNNER_V2 if pair.on_v2 else {}
     assert served(planned_by_check(pair.arguments(), variables)) == engine
 
@@ -202,7 +202,7 @@ if hosts.PLANS_DEEPSEEK_V4:
 @pytest.mark.parametrize("name", ASKED)
 def test_blocks_that_are_asked_for_are_planned_where_the_host_takes_them(name):
     arguments = ASKED[name].arguments()
-    engine = programs.answer_of(PROBE, {"engine": arguments, "build": False})
+    engine = programs.answer_of(probes.planned, {"engine": arguments, "build": False})
     assert served(planned_by_check(arguments)) == engine
 
 

@@ -6,16 +6,14 @@ vllm-ascend's model runner V2 does not take them, with us or without.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import BertConfig, BertModel
 
+from tests.emulated import probes
 from tests.support import programs
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).with_name("embedding_probe.py")
 PROMPTS = [[1, 5, 9, 30, 31], list(range(2, 60)), [7] * 3, list(range(90, 20, -1))]
 
 
@@ -44,7 +42,7 @@ def test_embeddings(model, tmp_path, eager):
         "kv_cache_memory_bytes": 1 << 20,
         "enforce_eager": eager,
     }
-    found = programs.answer_of(PROBE, {"engine": served, "prompts": PROMPTS})
+    found = programs.answer_of(probes.embeddings, {"engine": served, "prompts": PROMPTS})
     with torch.no_grad():
         firsts = [model(torch.tensor([prompt])).last_hidden_state[0, 0] for prompt in PROMPTS]
     expected = torch.nn.functional.normalize(torch.stack(firsts))

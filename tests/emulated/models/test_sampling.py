@@ -8,7 +8,6 @@ penalties by its own kernels, so a second engine that finds Triton runs them.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.emulated import probes
 from tests.support import programs, prompts, reference
 from tests.support.tiny_models import model_directory
 
 pytestmark = pytest.mark.host("0.23")
 
-SESSION = Path(__file__).parent / "sampling_session.py"
 MODEL = "llama_target"
 NUM_TOKENS = 12
 PENALTIES = {"repetition_penalty": 1.4, "presence_penalty": 0.6, "frequency_penalty": 0.5}
@@ -76,12 +75,8 @@ class Session:
             "engine": {"max_num_batched_tokens": 96, "max_num_seqs": 32, "max_logprobs": 5},
             "batches": list(self.requests.values()),
         }
-        (folder / "request.json").write_text(json.dumps(request))
-        arguments = [str(folder / "request.json"), str(folder / "answer.json")]
         triton = {"EMULATED_NPU_TRITON": str(int(has_triton))}
-        finished = programs.run_program(SESSION, arguments, triton)
-        assert finished.status == 0, finished.errors[-4000:]
-        answers = json.loads((folder / "answer.json").read_text())
+        answers = programs.answer_of(probes.sampling, request, triton)
         self.answers = dict(zip(self.requests, answers, strict=True))
 
     def tokens(self, batch: str) -> list[list[int]]:

@@ -8,11 +8,11 @@ Face's run of the draft says after the accepted context.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import engine, programs
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
@@ -184,7 +184,7 @@ def test_aborted_requests_leave_the_others_as_they_were() -> None:
         "max_tokens": own.max_tokens,
         "aborts": aborts,
     }
-    result = programs.answer_of(Path(__file__).parents[1] / "drafting" / "abort_probe.py", request)
+    result = programs.answer_of(probes.abort, request)
     gone = {number for numbers in aborts.values() for number in numbers}
     kept = [number for number in range(len(prompts)) if number not in gone]
     assert sorted(map(int, result["tokens"])) == kept

@@ -7,20 +7,18 @@ states go back to the last accepted token.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.emulated import probes
 from tests.support import engine, programs
-from tests.support.caches import layout_probe
 from tests.support.models.random_models import random_model
 from tests.support.pairs import assert_drafts_are_the_drafts_own, assert_greedy_tokens_of_reference
 from tests.support.tiny_models import model_directory
 
 pytestmark = pytest.mark.host("0.23")
 
-PROBE = Path(layout_probe.__file__)
 STATE = "linear_attn"
 BLOCK = 256
 """Tokens: vllm-ascend's choice, so that keys are as many bytes as a state."""
@@ -79,7 +77,7 @@ def test_no_block_is_part_of_another_block(target: str, drafted: bool) -> None:
     """One block of one layer is filled and looked for in all others; alone, as stock has them."""
     scenario = case(target) if drafted else case(target, draft=None, record_drafts=False)
     arguments = {**scenario.engine_arguments(), "kv_cache_memory_bytes": 8 << 20}
-    result = programs.answer_of(Path(PROBE), arguments)
+    result = programs.answer_of(probes.caches, arguments)
     assert result["planned"]
     assert result["aliases"] == []
     assert result["counted_bytes"] <= result["plan_bytes"] <= result["counted_bytes"] + 8192

@@ -5,17 +5,15 @@ The next step goes back to the state behind the last accepted token. Whoever get
 another request goes on from another token's state: wrong tokens, or fewer accepted ones.
 """
 
-from pathlib import Path
-
 import pytest
 
+from tests.emulated.drafting import probes
 from tests.support import programs, speculation
 from tests.support.loop_judgement import accepted_by_loops
 from tests.support.pairs import prompts_of, scenario
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
-PROBE = Path(__file__).parents[1] / "drafting" / "parameters_probe.py"
 K = 3
 LENGTHS = (30, 10, 61, 6, 14, 46, 8, 9, 118, 21, 3, 12)
 TOKENS = (4, 40, 7, 60, 11, 5, 30, 18, 19, 25, 6, 33)
@@ -51,6 +49,6 @@ def test_rows_move_at_the_end_of_each_request(asynchronous, runner):
         for prompt, number in zip(prompts, TOKENS, strict=True)
     ]
     asked = {"engine": case.engine_arguments(), "requests": requests}
-    answer = programs.answer_of(PROBE, asked, runner)
+    answer = programs.answer_of(probes.parameters, asked, runner)
     assert [each["tokens"][0] for each in answer["answers"]] == [one.tokens for one in outputs]
     assert answer["accepted"] == accepted_by_loops(outputs)

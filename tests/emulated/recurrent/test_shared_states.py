@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metadata of equal groups of gated delta nets is built once, and is what each would build."""
 
-from pathlib import Path
-
 import pytest
 
+from tests.emulated import probes
 from tests.support import programs
 from tests.support.pairs import scenario, text_prompts
 
 pytestmark = pytest.mark.host("0.23")
 
-PROBE = Path(__file__).with_name("shared_states_probe.py")
 # Without layers of a draft vLLM gives each layer with states a group of its own here.
 PROMPT_LOOKUP = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
 
@@ -31,7 +29,7 @@ def test_equal_groups_of_a_target_build_once(prefix_caching):
         # Enough for a batch in which every request verifies what was looked up.
         "max_tokens": 24,
     }
-    seen = programs.answer_of(PROBE, request)
+    seen = programs.answer_of(probes.shared_states, request)
     states = [names for names in seen["groups"] if "linear_attn" in names[0]]
     assert len(states) > 1
     assert seen["builds"] == seen["passes"]

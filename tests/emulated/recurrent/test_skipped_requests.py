@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests that sit out a step go on from the state after their last accepted token."""
 
-from pathlib import Path
-
 import pytest
 
+from tests.emulated import probes
 from tests.support import programs
 from tests.support.pairs import assert_greedy, prompts_of, scenario
 
-PROBE = Path(__file__).with_name("skipped_requests_probe.py")
 LENGTHS = (118, 10, 61, 6, 14, 46, 9, 30)
 TOKENS = (32, 5, 60, 8, 25, 40, 12, 48)
 """Rows move when a request ends. The first one comes into another block meanwhile."""
@@ -32,7 +30,7 @@ def test_what_was_accepted_outlives_a_step_without_tokens(target, caching, async
     }
     case = scenario(target, "llama_draft", prompts=prompts, engine=limits)
     asked = {"engine": case.engine_arguments(), "prompts": prompts, "max_tokens": TOKENS}
-    answer = programs.answer_of(PROBE, asked)
+    answer = programs.answer_of(probes.skipped_requests, asked)
     assert max(answer["restored"]) > 1
     assert answer["preempted"] == 1
     assert answer["lost"]["tokens"] != answer["whole"]["tokens"]

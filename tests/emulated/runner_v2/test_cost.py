@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a proposal costs on model runner V2, by exact count (see ``drafting/proposal_probe.py``)."""
+"""What a proposal costs on model runner V2, by exact count (``proposal_costs.py``)."""
 
 from functools import partial
 

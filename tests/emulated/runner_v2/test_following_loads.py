@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.following_loads import LAUNCHES, OF_EAGLE3
+from tests.emulated import probes
 from tests.support import hosts, programs, reference, stock
 from tests.support.loop_judgement import REFERENCE_OF, drafter_of
 from tests.support.pairs import assert_greedy, scenario, text_prompts
@@ -23,7 +24,6 @@ from tests.support.tiny_models import model_directory
 hosts.skip_module_unless("vllm_ascend_0_30", "0.23.0 has no K by batch size")
 
 RUNNER_V1 = {"EMULATED_NPU_TRITON": "1"}
-PROBE = Path(__file__).parent / "load_probe.py"
 LAYERS = 2
 """Layers of the draft."""
 
@@ -66,7 +66,7 @@ def run_load(
         "lengths": lengths,
         "record_drafts": case.record_drafts,
     }
-    result: dict[str, Any] = programs.answer_of(PROBE, request, environment)
+    result: dict[str, Any] = programs.answer_of(probes.load, request, environment)
     judge = reference_of(target)
     for prompt, tokens, length in zip(case.prompts, result["tokens"], lengths, strict=True):
         assert_greedy(judge, [prompt], [tokens], length)
