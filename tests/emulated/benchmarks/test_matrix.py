@@ -76,10 +76,10 @@ BY_PLAIN_LOOPS = [
 EMULATED = Path(__file__).parents[1]
 BY_EVERY_DRAFT_TOKEN = {
     "dense/short conv": "test_recurrent_drafts.py::test_targets_without_states_and_with_others",
-    "dense/suffix": "test_draftless_methods.py::test_suffix_decoding_says_which_package_it_needs",
+    "dense/suffix": "test_pairs.py::test_suffix_decoding_says_which_package_it_needs",
     "window+full/eagle3": "test_auxiliary_states.py"
     "::test_states_are_hugging_faces_and_proposals_the_heads",
-    "window+full/ngram": "test_draftless_methods.py::test_ngram_proposes_what_followed_before",
+    "window+full/ngram": "test_pairs.py::test_ngram_proposes_what_followed_before",
     "dsa/dense": "test_sparse_models.py::test_dense_draft_with_preemption",
     "dsa/mla": "test_sparse_models.py::test_dense_draft_with_preemption",
     "gpt-oss/dspark": "test_markov_heads.py"

@@ -5,7 +5,16 @@ import dataclasses
 
 import pytest
 
-from tests.support import eight_bits, engine, hosts, reference, rounded_sparse, stock
+from tests.support import (
+    eight_bit_latents,
+    eight_bits,
+    engine,
+    hosts,
+    reference,
+    rounded_sparse,
+    speculation,
+    stock,
+)
 from tests.support.eight_bit_pairs import (
     BLOCK,
     CHUNK,
@@ -20,9 +29,11 @@ from tests.support.eight_bit_pairs import (
     judged,
     near_tie_of,
     rows_of,
+    rows_of_head,
     run,
     said,
 )
+from tests.support.pairs import prompts_of
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
@@ -172,3 +183,95 @@ def test_sparse_target_with_draft_of_8_bits():
     asked = {"hf_overrides": {"index_topk": every_key}}
     rounding = rounded_sparse.Rounding(index_topk=every_key)
     assert run_sparse(draft, rounding, engine=asked, **GRAPHS).draft_replays
+
+
+# Latents of MLA in 8 bits (``fa_quant_type``): where a node reads prompts they stay plain.
+
+PLAIN = "deepseek_v2_target"
+WITH_MTP = "deepseek_v3_mtp"
+
+
+def described(name, tmp_path):
+    return eight_bit_latents.described(model_directory(name), tmp_path / "target")
+
+
+def judged_by_plain_latents(case, result, draft_rows):
+    """Tokens by the target with plain latents, draft tokens by the draft."""
+    assert_said(rows_of(model_directory(PLAIN), AtOnce(case)), said(case, result))
+    assert_said(draft_rows, result.proposals)
+    assert_accepted_as_counted(case, result)
+
+
+@pytest.mark.nightly("with a layer that drafts, plain latents stay")
+@each_runner
+def test_a_dense_draft(runner, tmp_path):
+    draft = model_directory("llama_draft")
+    case = case_of(described(PLAIN, tmp_path), draft, environment=runner)
+    judged_by_plain_latents(case, engine.run(case), rows_of(draft, AtOnce(case)))
+
+
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
+@each_runner
+def test_its_own_drafting_layer(runner, tmp_path):
+    target = described(WITH_MTP, tmp_path)
+    case = case_of(target, target, environment=runner, speculative={"method": "mtp"})
+    drafter = speculation.DraftHead(model_directory(WITH_MTP), model_directory(PLAIN))
+    judged_by_plain_latents(case, engine.run(case), drafter.rows)
+
+
+# Method mtp: a plain head on hidden states of a target with keys and values of 8 bits.
+
+NAME = "glm4_moe_wide_mtp"
+TARGET_WITH_MTP = {"speculative": {"method": "mtp"}}
+COARSER_TARGET = 16
+"""Times that keys and values are rounded coarser than they must be, so that tokens change."""
+
+
+def target_of_8_bits():
+    return eight_bits.quantised(NAME, cache=True, coarser=COARSER_TARGET)
+
+
+def judged_of_target(case, result, at_once):
+    """Tokens by the target, where a plain cache gives others; draft tokens by the head."""
+    target, plain = target_of_8_bits(), model_directory(NAME)
+    assert_said(rows_of(target, at_once), said(case, result))
+    assert_said(rows_of_head(plain, target, at_once), result.proposals)
+    assert_accepted_as_counted(case, result)
+    assert reference.judge(rows_of(plain, at_once), said(case, result)).wrong
+
+
+@pytest.mark.host("0.23", cases=["graphs-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["eager-*"])
+@each_runner
+@pytest.mark.parametrize("graphs", [{}, GRAPHS], ids=["eager", "graphs"])
+def test_a_head_on_a_target_of_8_bits(graphs, runner):
+    target = target_of_8_bits()
+    case = case_of(target, target, environment=runner, **TARGET_WITH_MTP, **graphs)
+    result = engine.run(case)
+    judged_of_target(case, result, AtOnce(case))
+    assert bool(result.draft_replays) == bool(result.target_replays) == bool(graphs)
+
+
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
+@each_runner
+def test_chunks_and_prefix_hits_of_a_target_of_8_bits(runner):
+    """Behind a hit the head reads its own keys, and the target its keys of 8 bits."""
+    target = target_of_8_bits()
+    prompts = prompts_of(TARGET, LENGTHS)
+    stem = max(prompts, key=len)
+    # It waits, until others have ended. The token behind the block is the same, of which the head
+    # keeps a key in the block.
+    prompts.append([*stem[: BLOCK + 1], *prompts[0][1:20]])
+    case = case_of(
+        target,
+        target,
+        prompts=prompts,
+        engine={"enable_prefix_caching": True, "long_prefill_token_threshold": CHUNK},
+        environment=runner,
+        **TARGET_WITH_MTP,
+    )
+    result = engine.run(case)
+    assert result.cached_tokens == [0] * len(LENGTHS) + [BLOCK]
+    judged_of_target(case, result, AtOnce(case, CHUNK, hits=(len(LENGTHS),)))

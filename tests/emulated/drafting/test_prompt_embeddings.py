@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts that are given as embeddings beside a draft over two KV groups.
-
-With asynchronous scheduling the target of model runner V1 read the embeddings of other rows where
-draft tokens stood, on stock vllm-ascend too: also for prompts of tokens, once they are allowed.
-Its proposals asked for tokens of a prompt that is longer than a step, and the engine ended.
-"""
+"""Prompts that come as embeddings, or in parts."""
 
 from types import SimpleNamespace
 
@@ -16,11 +11,17 @@ from vllm.v1.utils import CpuGpuBuffer
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from tests.emulated.drafting import probes
-from tests.support import engine, hosts, programs
+from tests.support import engine, hosts, programs, reference
 from tests.support.marks import needs_float32
 from tests.support.pairs import assert_greedy, scenario, text_prompts
-from tests.support.stock import each_runner
+from tests.support.stock import RUNNER_V2, each_runner
 from tests.support.tiny_models import model_directory
+
+# Prompts that are given as embeddings beside a draft over two KV groups.
+#
+# With asynchronous scheduling the target of model runner V1 read the embeddings of other rows where
+# draft tokens stood, on stock vllm-ascend too: also for prompts of tokens, once they are allowed.
+# Its proposals asked for tokens of a prompt that is longer than a step, and the engine ended.
 
 TARGET, DRAFT = "llama_target", "gemma3_draft"
 NEW_TOKENS = 16
@@ -104,3 +105,27 @@ def test_tokens_of_a_prompt_of_embeddings_are_not_asked_for(proposer, padded):
         tokens = drafting.prepare_next_token_ids_cpu([[], []], requests, batch, {"a": 3, "b": 3})
     assert tokens.tolist() == [0, 7]
     assert requests["a"].prompt_token_ids is None, "the runner's request was changed"
+
+
+# A prompt in parts beside a draft is refused, and the engine answers all others.
+
+TARGET, MOST_TOKENS = "llama_target", 8
+V2 = hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
+
+
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.parametrize(
+    "runner", [pytest.param({}, id="v1"), pytest.param(RUNNER_V2, id="v2", marks=V2)]
+)
+def test_it_is_refused_and_others_are_answered(runner):
+    whole = text_prompts(model_directory(TARGET), 6)[2:]
+    in_parts = [whole[0], whole[1][1:], whole[2][1:]]
+    case = scenario(TARGET, TARGET, num_speculative_tokens=3, engine={"async_scheduling": True})
+    rounds = [[*whole, in_parts], whole]
+    asked = {"engine": case.engine_arguments(), "rounds": rounds, "max_tokens": MOST_TOKENS}
+    first, second = programs.answer_of(probes.prompts_in_parts, asked, runner)
+    expected = reference.greedy_tokens(model_directory(TARGET), whole, MOST_TOKENS)
+    *answers, refusal = first
+    assert answers == second == expected
+    assert refusal.startswith("VLLMValidationError: the prompt was given in parts")
+    assert "Send the whole prompt" in refusal

@@ -7,23 +7,41 @@ propose otherwise behind the first token.
 """
 
 import dataclasses
+import json
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support import engine, hosts
+from examples.demo import client as demo_client
+from tests.support import decoded_latents, engine, hosts
+from tests.support.eight_bit_pairs import (
+    GRAPHS,
+    AtOnce,
+    assert_accepted_as_counted,
+    assert_said,
+    case_of,
+    rows_of,
+    said,
+)
 from tests.support.kv_transfer import transfer
 from tests.support.loop_judgement import (
+    NEW_TOKENS,
     REFERENCE_OF,
     SMALL_ENGINE,
     assert_reference,
     candidate_prompts,
+    decided_outputs,
+    drafter_of,
 )
+from tests.support.marks import needs_float32
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     scenario,
 )
+from tests.support.server import complete, serve
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
@@ -110,3 +128,116 @@ def test_states_behind_the_last_token_of_a_prompt(target, runner, tmp_path):
     assert_greedy_tokens_of_reference(case, result)
     assert_drafts_are_the_drafts_own(case, result)
     assert len(re.findall("got the caches of", result.log)) == len(prompts)
+
+
+# Two servers at once: one reads prompts, the other one decodes, and requests go through both.
+#
+# As behind a proxy, a client asks the first server for one token, which sends the caches of target
+# and draft, and then the second one for all tokens. Several clients do so at a time, with
+# asynchronous scheduling, so that caches come in while others decode.
+
+TARGET, DRAFT, K = "gemma3", "gemma3_draft", 3
+CLIENTS = 4
+
+
+def arguments(folder, role):
+    speculation = {
+        "method": "draft_model",
+        "model": str(model_directory(DRAFT)),
+        "num_speculative_tokens": K,
+    }
+    return [
+        str(model_directory(TARGET)),
+        *("--dtype", "float32", "--enforce-eager", "--max-model-len", "512"),
+        *("--max-num-seqs", str(CLIENTS), "--max-num-batched-tokens", "64"),
+        *("--kv-cache-memory-bytes", str(64 << 20)),
+        *("--speculative-config", json.dumps(speculation)),
+        *("--kv-transfer-config", json.dumps(transfer(folder, role))),
+    ]
+
+
+@pytest.mark.slow
+@needs_float32
+@pytest.mark.nightly("two servers, whose engines in turn are judged by the same connector")
+@each_runner
+def test_requests_go_through_a_server_that_reads_and_one_that_decodes(tmp_path, runner):
+    model = str(model_directory(TARGET))
+    drafter = drafter_of(model_directory(TARGET), DRAFT, "draft_model", K)
+    decided = decided_outputs(model_directory(TARGET), drafter, K)
+    folder = tmp_path / "caches"
+    folder.mkdir()
+    own = {**os.environ, **runner}
+    with (
+        serve(arguments(folder, "kv_producer"), tmp_path / "reading.log", own) as reading,
+        serve(arguments(folder, "kv_consumer"), tmp_path / "decoding.log", own) as decoding,
+    ):
+
+        def ask(prompt):
+            complete(reading, model, prompt, 1)
+            return complete(decoding, model, prompt, NEW_TOKENS)
+
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            tokens = [*clients.map(ask, [prompt for prompt, _ in decided])]
+        acceptance = demo_client.acceptance(decoding.metrics())
+    outputs = [output for _, output in decided]
+    assert tokens == [output.tokens for output in outputs]
+    assert list(acceptance.accepted) == [
+        sum(output.accepted_per_position[position] for output in outputs) for position in range(K)
+    ]
+    assert (tmp_path / "decoding.log").read_text().count("got the caches of") == len(decided)
+
+
+# One node reads prompts with plain latents, another one decodes with latents of 8 bits.
+
+SOURCE = "openpangu_mtp"
+NEAR_TIE = 0.15
+"""As ``eight_bit_pairs.near_tie_of`` of models that round their inputs."""
+# openPangu's checkpoints bring code for their configuration along.
+ENGINE = {"block_size": 128, "trust_remote_code": True}
+DECODES = {} if hosts.NAME == "vllm_ascend_0_23" else {"kv_cache_dtype": "int8"}
+"""How a node that decodes is asked for latents of 8 bits, besides by its role."""
+
+
+@pytest.mark.host("0.23", cases=["mtp-v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["draft_model-v2"])
+@each_runner
+@pytest.mark.parametrize("method", ["draft_model", "mtp"])
+def test_drafts_of_a_node_that_decodes(method, runner, tmp_path):
+    source = model_directory(SOURCE)
+    target = decoded_latents.described(source, tmp_path / "target")
+    draft = target if method == "mtp" else model_directory("llama_draft")
+    folder = tmp_path / "caches"
+    folder.mkdir()
+
+    def case(role, **fields):
+        asked = DECODES if role == "kv_consumer" else {}
+        return case_of(
+            target,
+            draft,
+            prompts=candidate_prompts(source),
+            speculative={"method": method},
+            engine={**ENGINE, **asked, "kv_transfer_config": transfer(folder, role)},
+            environment=runner,
+            **fields,
+        )
+
+    engine.run(case("kv_producer", max_tokens=1))
+    decoding = case("kv_consumer", **GRAPHS)
+    result = engine.run(decoding)
+    assert len(re.findall("got the caches of", result.log)) == len(decoding.prompts)
+
+    read = AtOnce(decoding)
+
+    def target_rows(context, tokens):
+        # The last token of a prompt is computed again where it is decoded from.
+        return decoded_latents.rows_of(target, source, context, tokens, read.of(context) - 1)
+
+    def head_rows(context, tokens):
+        return decoded_latents.rows_of_head(target, source, context, tokens, read.of(context) - 1)
+
+    assert_said(target_rows, said(decoding, result), NEAR_TIE)
+    draft_rows = head_rows if method == "mtp" else rows_of(draft, read)
+    assert_said(draft_rows, result.proposals, NEAR_TIE)
+    # Of vLLM 0.30.0, a request whose prompt came begins with one token, and may be filled up.
+    filled_up = 0 if hosts.NAME == "vllm_ascend_0_23" else len(decoding.prompts)
+    assert_accepted_as_counted(decoding, result, filled_up)

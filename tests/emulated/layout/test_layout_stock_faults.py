@@ -6,6 +6,7 @@ Those that a report names are run in its own code, too. Most raise nothing where
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -37,9 +38,26 @@ from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
 from tests.support import hosts
 from tests.support.caches import kv_configs
 from tests.support.caches.kv_configs import configs, model
-from tests.support.caches.layer_cases import BF16, GQA, HYBRID_PAGE, attn, dense, latent, planned
+from tests.support.caches.layer_cases import (
+    BF16,
+    CASES,
+    COMPRESSED,
+    DSA,
+    GQA,
+    HYBRID_PAGE,
+    SFA,
+    WINDOW,
+    attn,
+    dense,
+    described,
+    latent,
+    mamba,
+    planned,
+    sparse,
+    stock,
+)
 from tests.support.caches.planned_runner import PlannedRunner, aliases
-from tests.support.caches.stock_caches import NUM_BLOCKS, stock_caches
+from tests.support.caches.stock_caches import NUM_BLOCKS, Layers, stock_caches
 
 pytestmark = pytest.mark.host("0.23")
 
@@ -210,3 +228,85 @@ def test_bug_13_views_have_the_block_tables_kernel_blocks() -> None:
     caches = PlannedRunner(config, dict.fromkeys(names, SeveralSizes)).caches()
     for name in names:
         assert [tuple(part.shape) for part in caches[name]] == [(NUM_BLOCKS, 64, 4, 128)] * 2
+
+
+# Plans of layouts that vllm-ascend 0.23.0 fails at (``tests/layout_bugs.md``).
+
+FULL = dense(192, 4, head_size_v=64)
+STATES: Layers = [("model.9.linear_attn", mamba(), None)]
+HYBRID = dense(256, 2, **HYBRID_PAGE)
+
+BUGS: dict[str, Sequence[Layers]] = {
+    "1: keys of 192, values of 128": [attn(dense(192, head_size_v=128), backend=GQA)],
+    "2: a page of 192 and 64 shared with one of 128 and 128": [
+        attn(FULL, backend=GQA),
+        attn(WINDOW, backend=GQA, prefix="w"),
+    ],
+    "3: a dense draft beside sparse attention": [
+        [*attn(*sparse((512, 64, 128)), backend=SFA), *attn(dense(), backend=GQA, prefix="d")]
+    ],
+    "4: a dense draft beside DeepSeek-V4": [
+        [
+            *attn(latent(head_size=512, **COMPRESSED), backend=DSA),
+            *attn(dense(), backend=GQA, prefix="d"),
+        ]
+    ],
+    "5: states of a layer that is not called linear_attn": [[("model.0.mixer", mamba(), None)]],
+    "6: an attention layer before the first that shares with states": [
+        attn(HYBRID, HYBRID, backend=GQA),
+        STATES,
+    ],
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_plan_serves_it(bug: str) -> None:
+    groups = BUGS[bug]
+    layouts = planned(groups)
+    if bug.startswith("4"):
+        # A row of DeepSeek-V4's cache may stand for several tokens: a block table of its own.
+        layouts = [[layout] for layout in layouts[0]]
+    made = materialize(make_plan(layouts).bind(NUM_BLOCKS), torch.device("npu:0"))
+    for group in groups:
+        for name, spec, _ in group:
+            cache = made.caches[name]
+            assert isinstance(cache, tuple | list)
+            held = sum(tensor.numel() * tensor.element_size() for tensor in cache)
+            padded = getattr(spec, "page_size_padded", None)
+            if padded is None:
+                assert held == spec.page_size_bytes * NUM_BLOCKS
+            else:
+                assert held <= padded * NUM_BLOCKS
+
+
+# Recipes and plans against vllm-ascend's own specs, allocation and views, where those are right.
+#
+# Shapes, dtypes, strides, containers and bytes are equal for every layout that vllm-ascend 0.23.0
+# serves correctly.
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_plan_gives_what_vllm_ascend_gives(case: str) -> None:
+    groups, shared = CASES[case]
+    expected, stock_bytes = stock(groups, shared)
+    plan = make_plan(planned(groups))
+    made = materialize(plan.bind(NUM_BLOCKS), torch.device("npu:0"))
+    assert {name: described(cache) for name, cache in made.caches.items()} == {
+        name: described(cache) for name, cache in expected.items()
+    }
+    assert plan.bytes_per_block * NUM_BLOCKS == stock_bytes
+
+
+def test_hidden_states_as_vllm_ascend_gives_them() -> None:
+    from vllm.model_executor.models.extract_hidden_states import CacheOnlyAttentionBackend
+
+    spec = HiddenStateCacheSpec(block_size=16, num_kv_heads=3, head_size=64, dtype=BF16)
+    object.__setattr__(spec, "page_size_padded", 16 * 3 * 64 * 2 + 1024)
+    groups = [[("cache_only_layers.0", spec, CacheOnlyAttentionBackend)]]
+    expected, stock_bytes = stock(groups, shared=False)
+    plan = make_plan(planned(groups))
+    made = materialize(plan.bind(NUM_BLOCKS), torch.device("npu:0"))
+    assert described(made.caches["cache_only_layers.0"]) == described(
+        expected["cache_only_layers.0"]
+    )
+    assert plan.bytes_per_block * NUM_BLOCKS == stock_bytes

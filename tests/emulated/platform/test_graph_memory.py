@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
+from vllm.engine.arg_utils import EngineArgs
 
 from mkv_ascend.adapters.common.graphs import LayersAsTheyWere
 from tests.support import engine, hosts
@@ -14,8 +16,6 @@ from tests.support.emulation import ON_EMULATOR
 from tests.support.pairs import assert_greedy_tokens_of_reference, scenario
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
-
-pytestmark = pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory")
 
 MIB = 1 << 20
 # Two layers of target and draft each, keys and values, 2 heads of 64, 128 tokens, float32.
@@ -36,6 +36,7 @@ def sized(runner, **variables):
     )
 
 
+@pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory")
 @pytest.mark.host("0.23", cases=["v1"])
 @pytest.mark.nightly("other cases of it stay", cases=["v2"])
 @each_runner
@@ -56,6 +57,7 @@ def test_graphs_fit_beside_the_cache(runner):
     assert result.num_gpu_blocks == left * MIB // BLOCK_BYTES
 
 
+@pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory")
 @hosts.only_on("vllm_ascend_0_23", "rows of 0.30.0rc2 are no longer than a block of states")
 def test_they_are_measured_against_pages_of_one_block():
     """As many pages as the largest graph has tokens: shared ones are ten times a block's size."""
@@ -75,6 +77,7 @@ def test_they_are_measured_against_pages_of_one_block():
     assert 32 * float(page) > 40, "they would fit"
 
 
+@pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory")
 @pytest.mark.nightly("what fails without it, which a new host may mend")
 def test_without_being_measured_they_do_not_fit():
     with pytest.raises(engine.EngineFailedError, match="NPU out of memory"):
@@ -91,6 +94,7 @@ def layer_with_a_cache(memory):
     return before, layer
 
 
+@pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory")
 @pytest.mark.core
 @pytest.mark.host("0.23")
 def test_implementations_let_go_of_the_first_caches():
@@ -100,9 +104,94 @@ def test_implementations_let_go_of_the_first_caches():
     assert layer == SimpleNamespace(kv_cache=[], impl=SimpleNamespace(key_cache=None))
 
 
+@pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory")
 @pytest.mark.host("0.23")
 def test_a_cache_that_something_holds_is_told():
     memory = torch.zeros(16, device="npu")
     before, _ = layer_with_a_cache(memory)
     with pytest.raises(RuntimeError, match="2 of 2 caches"):
         before.drop_caches(lambda: None)
+
+
+# Memory is accounted for: profiling sizes the cache by it, and too little of it is said so.
+# Two layers, keys and values, 2 heads of 64 elements, blocks of 128 tokens, float32.
+BYTES_OF_BLOCK = 2 * 2 * 2 * 64 * 128 * 4
+
+
+def profiled(memory_mib, utilization):
+    return scenario(
+        "llama_target",
+        prompts=scenario("llama_target").prompts[:4],
+        engine={"kv_cache_memory_bytes": None, "gpu_memory_utilization": utilization},
+        environment={"EMULATED_NPU_MEMORY": f"{memory_mib}MiB"},
+    )
+
+
+@pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory")
+@pytest.mark.host("0.23")
+def test_profiling_gives_the_cache_what_the_model_leaves():
+    case = profiled(256, 0.5)
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    cache = result.num_gpu_blocks * BYTES_OF_BLOCK
+    # Less than half of the device, by the weights and the largest pass; most of it all the same.
+    assert 0.5 * 128 * MIB < cache < 128 * MIB
+
+
+@pytest.mark.skipif(not ON_EMULATOR, reason="sets the emulated device's memory")
+@pytest.mark.host("0.23")
+def test_a_device_that_is_too_small_ends_in_an_honest_error():
+    with pytest.raises(engine.EngineFailedError) as failure:
+        engine.run(profiled(2, 0.9))
+    text = str(failure.value)
+    assert "out of memory" in text
+    assert "2.00 MiB" in text or "2097152" in text
+
+
+# Sizes of graphs that nobody asks for serve as many requests as there may be at once.
+
+
+def sizes(requests, k, asked=None, **limits):
+    """The sizes of graphs, in tokens, of an engine for so many requests that verify K tokens."""
+    draft = {"model": str(model_directory("llama_draft")), "num_speculative_tokens": k}
+    config = EngineArgs(
+        model=str(model_directory("llama_target")),
+        skip_tokenizer_init=True,
+        max_model_len=512,
+        max_num_seqs=requests,
+        compilation_config={"cudagraph_mode": "FULL_DECODE_ONLY", **(asked or {})},
+        speculative_config=draft if k else None,
+        **{"max_num_batched_tokens": 512, **limits},
+    ).create_engine_config()
+    made = config.compilation_config
+    assert made.cudagraph_capture_sizes[-1] == made.max_cudagraph_capture_size
+    return made.cudagraph_capture_sizes
+
+
+@pytest.mark.core
+@pytest.mark.host("0.23")
+@pytest.mark.parametrize(
+    ("requests", "k"), [(4, 2), (6, 5), (12, 2), (20, 8), (12, 0), (20, 0), (32, 3)]
+)
+def test_the_largest_graph_serves_all_requests(requests, k):
+    assert sizes(requests, k)[-1] == requests * (k + 1)
+
+
+@pytest.mark.core
+@pytest.mark.host("0.23")
+def test_the_largest_graph_has_no_more_tokens_than_a_step():
+    assert sizes(250, 2)[-1] == 512
+    assert sizes(12, 2, max_num_batched_tokens=30, enable_chunked_prefill=True)[-1] == 30
+
+
+@pytest.mark.core
+@pytest.mark.host("0.23")
+def test_sizes_that_are_asked_for_are_taken():
+    assert sizes(12, 2, {"cudagraph_capture_sizes": [8, 16]}) == [8, 16]
+
+
+@pytest.mark.core
+@pytest.mark.host("0.23")
+@hosts.only_on("vllm_ascend_0_23", "0.30.0rc2 adds the largest graph to its own default alone")
+def test_a_largest_size_that_is_asked_for_is_captured():
+    assert sizes(32, 2, {"max_cudagraph_capture_size": 36})[-1] == 36

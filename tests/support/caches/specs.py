@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Specs with the class names, fields and page sizes of vLLM's and vllm-ascend's.
 
-Written down so that unit tests need neither; tests/emulated/layout/test_layout_recipes.py holds the
-recipes against the real classes.
+Written down so that unit tests need neither; tests/emulated/layout/test_layout_stock_faults.py
+holds the recipes against the real classes.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ SAMPLED = {
     "presence_penalty": f"{PARAMETERS}::test_penalties",
     "frequency_penalty": f"{PARAMETERS}::test_penalties",
     "repetition_penalty": f"{PARAMETERS}::test_penalties",
-    "temperature": "tests/emulated/drafting/test_drafting_sampling.py"
+    "temperature": "tests/emulated/drafting/test_drafting_reference.py"
     "::test_tokens_are_distributed_as_the_target_says",
     "seed": f"{HOSTILE}::test_a_seed_draws_the_same_tokens_beside_requests_that_verify_drafts",
     "top_p": f"{HOSTILE}::test_no_number_of_a_request_reaches_another",
