@@ -23,8 +23,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.support import eight_bits, reference, speculation
-from tests.support.eight_bit_latents import KIND
-from tests.support.eight_bits import DESCRIPTION, DYNAMIC, FLOAT, WEIGHTS, per_token
+from tests.support.eight_bits import (
+    DESCRIPTION,
+    DYNAMIC,
+    FLOAT,
+    LATENTS_KIND,
+    WEIGHTS,
+    per_token,
+)
 from tests.support.tiny_models import derived, further_models
 from tests.support.tiny_models.heads import Head
 
@@ -52,9 +58,11 @@ def described(source: Path, path: Path) -> Path:
         for part, heads in (("fa_q", config["num_attention_heads"]), ("fa_k", 1), ("fa_v", 1)):
             tensors[f"{stem}.{part}.scale"] = torch.full((heads, 1), SCALE)
             tensors[f"{stem}.{part}.offset"] = torch.zeros(heads, 1, dtype=torch.int8)
-            kinds |= {f"{stem}.{part}.{name}": KIND for name in ("scale", "offset")}
+            kinds |= {f"{stem}.{part}.{name}": LATENTS_KIND for name in ("scale", "offset")}
     save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
-    (path / DESCRIPTION).write_text(json.dumps({**kinds, "fa_quant_type": KIND}, indent=1) + "\n")
+    (path / DESCRIPTION).write_text(
+        json.dumps({**kinds, "fa_quant_type": LATENTS_KIND}, indent=1) + "\n"
+    )
     return path
 
 

@@ -389,3 +389,28 @@ def cached_in_8_bits(
         return states
 
     return _cached_through(model, through_8_bits, prompt)
+
+
+LATENTS_KIND = "FAKQuant"
+
+
+def with_latents(source: Path, path: Path) -> Path:
+    """A copy of a checkpoint in ``path`` whose target keeps latents of MLA in 8 bits.
+
+    As ModelSlim writes it: ``fa_quant_type`` is ``FAKQuant``, and each layer has a scale and an
+    offset of queries (for each head), latents and values.
+    """
+    shutil.copytree(source, path)
+    config = json.loads((source / "config.json").read_text())
+    tensors = load_file(source / WEIGHTS)
+    names = dict.fromkeys(tensors, FLOAT) | {"fa_quant_type": LATENTS_KIND}
+    for layer in range(config["num_hidden_layers"]):
+        for part, heads in (("fa_q", config["num_attention_heads"]), ("fa_k", 1), ("fa_v", 1)):
+            stem = f"model.layers.{layer}.self_attn.{part}"
+            # Coarse scales, so that latents that were rounded by them would change tokens.
+            tensors[f"{stem}.scale"] = torch.full((heads, 1), 2.0)
+            tensors[f"{stem}.offset"] = torch.zeros(heads, 1, dtype=torch.int8)
+            names |= {f"{stem}.scale": LATENTS_KIND, f"{stem}.offset": LATENTS_KIND}
+    save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    (path / DESCRIPTION).write_text(json.dumps(names, indent=1) + "\n")
+    return path

@@ -39,6 +39,24 @@ REFERENCE_OF = {
     "qwen3_next_mtp": "qwen3_next",
 }
 
+PAIRS = [
+    ("gemma3", "gemma3_draft", "draft_model", 3),
+    ("gpt_oss", "gpt_oss_draft", "draft_model", 4),
+    ("gemma3_alternating", "gemma3_alternating_perturbed", "draft_model", 5),
+    ("llama_target", "deepseek_v2_draft", "draft_model", 3),
+    ("deepseek_v2_target", "deepseek_v2_draft", "draft_model", 2),
+    ("llama_target", "llama_eagle", "eagle", 2),
+    ("llama_target", "llama_eagle3", "eagle3", 3),
+    ("gpt_oss", "gpt_oss_eagle3", "eagle3", 3),
+    ("deepseek_v3_mtp", "deepseek_v3_mtp", "mtp", 3),
+    ("gpt_oss", "gpt_oss_dflash", "dflash", 3),
+    ("granite4", "granite4_dflash", "dflash", 3),
+    ("lfm2", "lfm2_dflash", "dflash", 3),
+    ("qwen3_next", "llama_draft", "draft_model", 4),
+    ("qwen3_next_mtp", "qwen3_next_mtp", "mtp", 3),
+]
+"""Target, draft, method and K of pairs that plain loops judge."""
+
 
 def candidate_prompts(target: Path) -> list[list[int]]:
     """Token ids: texts that fill blocks with keys, then short decks in blocks of those before.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,34 @@ def assert_drafts_are_the_drafts_own(case: engine.Scenario, result: engine.Resul
     report = reference.check_drafts(case.draft, result.proposals, near_tie)
     assert report.checked == case.num_speculative_tokens * len(result.proposals)
     assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+
+
+def run_greedy(case: engine.Scenario) -> engine.Result:
+    """Run it: every token is Hugging Face's greedy one."""
+    result = engine.run(case)
+    assert_greedy_tokens_of_reference(case, result)
+    return result
+
+
+def run_judged(case: engine.Scenario) -> engine.Result:
+    """Run it: every token is Hugging Face's greedy one, and every draft token the draft's own."""
+    result = run_greedy(case)
+    assert_drafts_are_the_drafts_own(case, result)
+    return result
+
+
+def checked_drafts(
+    rows: Callable[[Sequence[int], Sequence[int]], Any],
+    proposals: Sequence[reference.DraftProposal],
+) -> int:
+    """How many draft tokens there are, every one of which ``rows`` says itself.
+
+    ``rows``: logits after a context and each token behind it.
+    """
+    near_tie, _ = TIES[engine.compared_dtype()]
+    report = reference.judge(rows, proposals, near_tie)
+    assert not report.wrong, "\n".join(map(str, report.wrong[:5]))
+    return report.checked
 
 
 def backends(result: engine.Result) -> dict[str, set[str]]:

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from tests.support import recorded_on_v1
 from tests.support.reference import DraftProposal
 
 IN_WORKERS = f"{__name__}.Extension"
@@ -111,7 +110,7 @@ class Extension:
         if get_tp_group().rank_in_group:
             return
         if not hasattr(runner, "speculator"):
-            recorded_on_v1.record(runner, self._noted)
+            _record_on_v1(runner, self._noted)
             return
         if runner.speculator is None:
             return
@@ -134,6 +133,33 @@ class Extension:
     def recorded_proposals(self) -> list[tuple[list[int], int, list[int]]]:
         """For each: the tokens of its request, how many of them are the prompt, and the drafts."""
         return self._noted
+
+
+def _record_on_v1(runner: Any, noted: list[tuple[list[int], int, list[int]]]) -> None:
+    """Add to ``noted`` each proposal from now on, with all tokens before it and the prompt's.
+
+    What a worker of model runner V1 proposes while its scheduler runs ahead: neither that scheduler
+    nor the runner knows the tokens that a draft follows when it is made, as the runner keeps the
+    sampled ones on the device. So they are gathered here, as they are sampled.
+    """
+    propose, known = runner.propose_draft_token_ids, {}
+
+    def noting(sampled: Any, sampling: Any, scheduled: Any, *arguments: Any) -> Any:
+        drafted = propose(sampled, sampling, scheduled, *arguments)
+        requests = runner.input_batch.req_ids
+        # Of a preempted request tokens on their way are dropped, and sampled once more.
+        known.update(scheduled.scheduled_cached_reqs.all_token_ids)
+        rows = zip(requests, sampled.tolist(), drafted.tolist(), strict=True)
+        for place, (request, tokens, draft) in enumerate(rows):
+            prompt = runner.requests[request].prompt_token_ids
+            before = known.setdefault(request, list(prompt))
+            # More of the prompt follows: what was sampled behind its chunk is dropped.
+            if not runner.discard_request_mask.np[place]:
+                known[request] = [*before, *(token for token in tokens if token >= 0)]
+                noted.append((known[request], len(prompt), draft))
+        return drafted
+
+    runner.propose_draft_token_ids = noting
 
 
 def _known_tokens(states: Any, index: int) -> tuple[list[int], int]:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from tests.support import engine
 from tests.support.loop_judgement import assert_reference
 from tests.support.pairs import (
-    assert_drafts_are_the_drafts_own,
-    assert_greedy_tokens_of_reference,
+    run_judged,
 )
 
 STAGES = {"pipeline_parallel_size": 2}
@@ -63,9 +62,7 @@ def judged_stage_in_between(environment: Mapping[str, str]) -> engine.Result:
 
 def judged_states(case: engine.Scenario) -> engine.Result:
     """Tokens and each draft token are Hugging Face's, some accepted and some not."""
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     assert 0 < result.num_accepted < result.num_draft_tokens
     assert (result.draft_replays > 0) == (case.graphs is not None)
     return result

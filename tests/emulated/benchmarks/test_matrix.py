@@ -19,7 +19,7 @@ import matrix_pages
 from benchmarks.matrix import cells, running, table
 from tests.emulated import probes
 from tests.support import programs
-from tests.support.loop_pairs import PAIRS
+from tests.support.loop_judgement import PAIRS
 from tests.support.marks import needs_float32
 
 CELLS = [

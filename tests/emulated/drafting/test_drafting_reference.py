@@ -7,8 +7,7 @@ import pytest
 
 from reliability.__main__ import main
 from tests.support import engine, hosts, prompts, reference
-from tests.support.loop_judgement import NEW_TOKENS, assert_reference
-from tests.support.loop_pairs import PAIRS
+from tests.support.loop_judgement import NEW_TOKENS, PAIRS, assert_reference
 from tests.support.marks import needs_float32
 from tests.support.pairs import scenario
 from tests.support.sampled_pairs import DRAFT, assert_distributed_as_the_target_says

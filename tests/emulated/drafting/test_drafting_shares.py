@@ -14,9 +14,9 @@ from tests.support.loop_judgement import assert_reference
 from tests.support.marks import needs_float32
 from tests.support.pairs import (
     assert_drafted_in_parallel,
-    assert_greedy_tokens_of_reference,
     kv_groups,
     prompts_of,
+    run_greedy,
     scenario,
     with_config,
 )
@@ -86,8 +86,7 @@ def test_dense_heads_in_chunks_and_behind_prefix_hits(method, target, head):
             "max_num_seqs": 4,
         },
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     assert judged_of_three(result, head, target) > 60
     assert result.mean_acceptance_length > 1.3
     assert max(result.cached_tokens) >= 256
@@ -219,8 +218,7 @@ def test_tokens_drafted_in_parallel(target, of, tmp_path):
         **IN_GRAPHS,
     )
     case = dataclasses.replace(case, draft=draft)
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     assert len(result.proposals) > 60
     assert_drafted_in_parallel(draft, mask, result, case.num_speculative_tokens)
     if CAPTURED:
@@ -234,8 +232,7 @@ def test_asynchronous_scheduling():
         "deepseek_v2_target", record_drafts=False, engine={**RANKS, "async_scheduling": True}
     )
     synchronous = engine.run(with_a_draft_model("deepseek_v2_target", engine=RANKS))
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     assert result.accepted_per_position == synchronous.accepted_per_position
 
 
@@ -248,8 +245,7 @@ def test_a_draft_that_is_given_up():
         mkv_ascend={"drafting": {"give_up_below": 0.99}},
         engine=RANKS,
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     assert 0 < result.num_drafts < 40
 
 

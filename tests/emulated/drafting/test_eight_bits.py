@@ -6,7 +6,6 @@ import dataclasses
 import pytest
 
 from tests.support import (
-    eight_bit_latents,
     eight_bits,
     engine,
     hosts,
@@ -192,7 +191,7 @@ WITH_MTP = "deepseek_v3_mtp"
 
 
 def described(name, tmp_path):
-    return eight_bit_latents.described(model_directory(name), tmp_path / "target")
+    return eight_bits.with_latents(model_directory(name), tmp_path / "target")
 
 
 def judged_by_plain_latents(case, result, draft_rows):

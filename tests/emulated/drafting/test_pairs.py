@@ -15,6 +15,8 @@ from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
     backends,
+    run_greedy,
+    run_judged,
     scenario,
 )
 from tests.support.tiny_models import model_directory
@@ -29,9 +31,7 @@ def run_and_judge(case, tensor_parallel_size=1):
     case = engine.dataclasses.replace(
         case, engine={**case.engine, "tensor_parallel_size": tensor_parallel_size}
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     return result
 
 
@@ -131,8 +131,7 @@ def test_ngram_proposes_what_followed_before():
             }
         },
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     assert len(result.proposals) > 20
     for proposal in result.proposals:
         assert proposal.tokens == looked_up(proposal.context)

@@ -20,11 +20,12 @@ from tests.support import engine, hosts, prompts, reference, speculation
 from tests.support.loop_judgement import REFERENCE_OF, assert_reference, drafter_of
 from tests.support.marks import needs_float32
 from tests.support.pairs import (
-    TIES,
     assert_drafts_are_the_drafts_own,
     assert_greedy,
     assert_greedy_tokens_of_reference,
+    checked_drafts,
     prompts_of,
+    run_greedy,
     scenario,
     with_config,
 )
@@ -76,10 +77,7 @@ def replayed_steps(
     result = engine.run(case)
     assert_greedy(model_directory(name), case.prompts, result.tokens, case.max_tokens)
     drafter = drafter_of(model_directory(name), draft, method, k)
-    near_tie, _ = TIES[engine.compared_dtype()]
-    report = reference.judge(drafter.rows, result.proposals, near_tie)
-    assert report.checked == k * len(result.proposals)
-    assert not report.wrong, report.wrong[:5]
+    assert checked_drafts(drafter.rows, result.proposals) == k * len(result.proposals)
     assert 0 < result.num_accepted < result.num_draft_tokens
     sizes = sizes_of_verify_steps(result.steps, k)
     assert result.target_replays == result.draft_replays == len(sizes), sizes
@@ -228,8 +226,7 @@ def own_rows(head: Path, target: Path):
 
 
 def judged(case, target: Path) -> engine.Result:
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     report = reference.judge(
         own_rows(Path(case.draft), target), result.proposals, reference.NEAR_TIE
     )

@@ -37,8 +37,7 @@ from tests.support.loop_judgement import (
 )
 from tests.support.marks import needs_float32
 from tests.support.pairs import (
-    assert_drafts_are_the_drafts_own,
-    assert_greedy_tokens_of_reference,
+    run_judged,
     scenario,
 )
 from tests.support.server import complete, serve
@@ -124,9 +123,7 @@ def test_states_behind_the_last_token_of_a_prompt(target, runner, tmp_path):
     case = dataclasses.replace(
         case, prompts=prompts, max_tokens=24, engine={"max_num_seqs": 3, **decoding}
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     assert len(re.findall("got the caches of", result.log)) == len(prompts)
 
 

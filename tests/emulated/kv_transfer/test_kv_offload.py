@@ -5,10 +5,9 @@ import re
 
 import pytest
 
-from tests.support import engine, hosts, reference
+from tests.support import hosts, reference
 from tests.support.pairs import (
-    assert_drafts_are_the_drafts_own,
-    assert_greedy_tokens_of_reference,
+    run_judged,
     scenario,
 )
 from tests.support.prompts import text_prompts as texts
@@ -38,9 +37,7 @@ def transfer(name, **more):
 
 
 def run_and_judge(case):
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     assert result.mean_acceptance_length > 1.5
     return result
 

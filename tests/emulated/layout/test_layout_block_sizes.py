@@ -17,10 +17,8 @@ from vllm.v1.core.kv_cache_utils import (
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.engine import core as engine_core
 from vllm.v1.kv_cache_interface import (
-    FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
-    SlidingWindowSpec,
 )
 from vllm_ascend.core.kv_cache_interface import AscendMLAAttentionSpec
 from vllm_ascend.patch.platform.patch_kv_cache_coordinator import AscendHybridKVCacheCoordinator
@@ -32,7 +30,7 @@ from benchmarks.stock_groups import spec_of
 from mkv_ascend.layout.grouping import GroupingError
 from mkv_ascend.layout.recipes import LayerFacts
 from tests.support import hosts
-from tests.support.caches.kv_configs import config
+from tests.support.caches.kv_configs import config, full, window
 
 pytestmark = [pytest.mark.host("0.23"), pytest.mark.core]
 
@@ -117,22 +115,6 @@ def test_blocks_are_multiples_of_the_hash():
         kv_groups.merge_groups(long_requests(hash_block_size=96), specs)
 
 
-def full(block_size, heads):
-    return FullAttentionSpec(
-        block_size=block_size, num_kv_heads=heads, head_size=64, dtype=torch.bfloat16
-    )
-
-
-def window(block_size):
-    return SlidingWindowSpec(
-        block_size=block_size,
-        num_kv_heads=2,
-        head_size=64,
-        dtype=torch.bfloat16,
-        sliding_window=128,
-    )
-
-
 BLOCKS = 64
 HASH = 128
 
@@ -172,18 +154,31 @@ def coordinator_with(specs, cached):
     [
         # The window has the third block alone: all must end there.
         (
-            [full(128, 8), full(128, 2), window(128)],
+            [full(8, block=128), full(2, block=128), window(tokens=128, block=128)],
             [range(6), range(6), [2]],
             384,
         ),
         # Two that look alike are found together; both are cut.
         (
-            [full(128, 8), full(128, 2), full(128, 2), window(128)],
+            [
+                full(8, block=128),
+                full(2, block=128),
+                full(2, block=128),
+                window(tokens=128, block=128),
+            ],
             [range(6), range(6), range(6), [2]],
             384,
         ),
-        ([full(128, 8), full(256, 2), window(128)], [range(6), range(3), [1, 3]], 512),
-        ([full(128, 8), full(512, 2), window(256)], [range(8), range(2), [1]], 512),
+        (
+            [full(8, block=128), full(2, block=256), window(tokens=128, block=128)],
+            [range(6), range(3), [1, 3]],
+            512,
+        ),
+        (
+            [full(8, block=128), full(2, block=512), window(tokens=128, block=256)],
+            [range(8), range(2), [1]],
+            512,
+        ),
     ],
     ids=["unlike heads", "two alike", "unlike blocks", "three sizes"],
 )
@@ -208,7 +203,7 @@ def test_compressed_groups_keep_what_the_coordinator_leaves_them():
         block_size=128, num_kv_heads=1, head_size=576, dtype=torch.bfloat16, compress_ratio=4
     )
     coordinator = SimpleNamespace(
-        attention_groups=[(full(128, 8), [0], None), (compressed, [1], None)],
+        attention_groups=[(full(8, block=128), [0], None), (compressed, [1], None)],
         _get_effective_block_size=lambda spec: spec.block_size,
     )
     (replacement,) = cut.functions.values()

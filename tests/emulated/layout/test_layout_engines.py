@@ -12,6 +12,8 @@ from tests.support.pairs import (
     TIES,
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
+    run_greedy,
+    run_judged,
     scenario,
 )
 from tests.support.prompts import text_prompts as texts
@@ -24,13 +26,6 @@ MAX_MODEL_LEN = 512
 # 4 blocks of all tokens; 5 of the window, because a step may add 512 tokens and the window need
 # not start with a block; 1 that vLLM keeps for itself.
 BLOCKS_OF_ONE_REQUEST = 10
-
-
-def run_and_judge(case):
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
-    return result
 
 
 def long_prompts(target, lengths):
@@ -57,7 +52,7 @@ def test_mla_target_with_window_draft(tensor_parallel_size):
     decided = [ids[number] for number in (1, 3, 4, 5, 6, 8, 10, 12)]
     ranks = {"tensor_parallel_size": tensor_parallel_size}
     case = scenario(*MLA_WITH_WINDOW, prompts=decided, engine=ranks)
-    result = run_and_judge(case)
+    result = run_judged(case)
     assert groups_of(result) == {"target": {0}, "draft": {1}}
     assert result.mean_acceptance_length > 1.8
     # Only the first rank says what is planned.
@@ -82,7 +77,7 @@ def test_prefix_hits_with_a_draft_are_those_without(pair, caching):
         "max_tokens": 8,
         "repeats": 2,
     }
-    result = run_and_judge(scenario(target, draft, **options))
+    result = run_judged(scenario(target, draft, **options))
     alone = engine.run(scenario(target, **options))
     hits = 300 // BLOCK * BLOCK if caching else 0
     assert result.cached_tokens == alone.cached_tokens
@@ -115,7 +110,7 @@ def test_large_blocks(pair, block_size):
             **options,
         },
     )
-    result = run_and_judge(case)
+    result = run_judged(case)
     assert result.mean_acceptance_length > 1.5
     found = re.search(rf"blocks of (\d+ and )?{block_size} tokens", result.log)
     assert found or pair[0] == "llama_target"
@@ -135,7 +130,7 @@ def test_preemption_changes_no_token(pair):
         engine={"num_gpu_blocks_override": 16, "enable_prefix_caching": True},
         mkv_ascend=A_BLOCK_A_PAGE,
     )
-    result = run_and_judge(case)
+    result = run_judged(case)
     assert result.num_gpu_blocks == 16
     assert result.preemptions > 0
 
@@ -153,8 +148,7 @@ def full_length(num_blocks):
 @pytest.mark.host("0.23")
 def test_memory_for_one_request_of_full_length_is_enough():
     case = full_length(BLOCKS_OF_ONE_REQUEST)
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     # Behind the longest context a proposal has tokens that no sequence may have.
     cut = [
         replace(one, tokens=one.tokens[: MAX_MODEL_LEN - len(one.context) + 1])
@@ -191,8 +185,7 @@ def test_the_drafts_cache_may_have_a_dtype_of_its_own():
         "llama_draft",
         mkv_ascend={"kv_cache": {"draft_dtype": "bfloat16"}, "attention": {"layers": first}},
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     near_tie, share = TIES["bfloat16"]
     report = reference.check_drafts(case.draft, result.proposals, near_tie)
     assert report.checked > 0

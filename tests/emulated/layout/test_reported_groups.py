@@ -30,11 +30,11 @@ pytestmark = [
 
 
 def full(heads: int = 2, size: int = 256) -> FullAttentionSpec:
-    return replace(kv_configs.full(heads, size), block_size=BLOCK)
+    return kv_configs.full(heads, size, BLOCK)
 
 
 def window() -> SlidingWindowSpec:
-    return replace(kv_configs.window(2, 256, 2048), block_size=BLOCK)
+    return kv_configs.window(2, 256, 2048, BLOCK)
 
 
 def states(*shapes: tuple[int, ...]) -> MambaSpec:

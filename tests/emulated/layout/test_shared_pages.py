@@ -8,8 +8,8 @@ import pytest
 
 from tests.support import engine, hosts, prompts, reference
 from tests.support.pairs import (
-    assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
+    run_judged,
     scenario,
 )
 from tests.support.prompts import text_prompts as texts
@@ -47,13 +47,6 @@ def case_of(runner, pair, lengths, repeats=1, draft=True, **options):
     )
 
 
-def run_and_judge(case):
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
-    return result
-
-
 def least_pages(runner, pair):
     """What a start with a page beside the null block says that it needs."""
     with pytest.raises(engine.EngineFailedError) as failure:
@@ -69,7 +62,7 @@ def least_pages(runner, pair):
 def test_hits_are_those_of_the_target_alone(runner, pair):
     """Each prompt comes twice. A page of one group at least holds several blocks."""
     caching = {"enable_prefix_caching": pair != STATES_WITH_DENSE}
-    result = run_and_judge(case_of(runner, pair, [300, 280, 140], repeats=2, **caching))
+    result = run_judged(case_of(runner, pair, [300, 280, 140], repeats=2, **caching))
     alone = engine.run(case_of(runner, pair, [300, 280, 140], repeats=2, draft=False, **caching))
     assert re.search(r"\d+, \d+ a page", result.log)
     assert result.cached_tokens == alone.cached_tokens
@@ -83,7 +76,7 @@ def test_requests_go_on_from_the_middle_of_a_block(runner):
     """Workers copy the block, of keys or of states, which they are told by its group."""
     options = {"enable_prefix_caching": True, "prefix_match_unit": 16}
     case = case_of(runner, STATES_WITH_DENSE, [300, 290, 280, 140], repeats=2, **options)
-    result = run_and_judge(case)
+    result = run_judged(case)
     assert any(tokens % 128 for tokens in result.cached_tokens)
 
 
@@ -102,7 +95,7 @@ def test_more_requests_run_at_once_in_as_much_memory(runner):
             mkv_ascend={"layout": {"shared_pages": shared}},
             record_steps=True,
         )
-        result = run_and_judge(case)
+        result = run_judged(case)
         at_once.append(max(step.together for step in result.steps))
     assert at_once[0] >= 1.5 * at_once[1]
 
@@ -133,7 +126,7 @@ def test_the_fewest_pages_serve_one_request_after_the_other(runner, pair):
         engine.run(case_of(runner, pair, [8], num_gpu_blocks_override=least - 1))
     lengths = [LONGEST, 250, LONGEST, 246, 130, LONGEST]
     case = case_of(runner, pair, lengths, num_gpu_blocks_override=least, enable_prefix_caching=True)
-    assert run_and_judge(case).num_gpu_blocks == least
+    assert run_judged(case).num_gpu_blocks == least
 
 
 @pytest.mark.core(cases=["pair0-v1"])
@@ -142,5 +135,5 @@ def test_the_fewest_pages_serve_one_request_after_the_other(runner, pair):
 def test_preemption_changes_no_token(runner, pair):
     lengths = [250, 248, 246, 245, 244, 243]
     pages = least_pages(runner, pair) + 2
-    result = run_and_judge(case_of(runner, pair, lengths, num_gpu_blocks_override=pages))
+    result = run_judged(case_of(runner, pair, lengths, num_gpu_blocks_override=pages))
     assert result.preemptions > 0

@@ -5,9 +5,8 @@ import pytest
 
 from tests.support import engine
 from tests.support.pairs import (
-    assert_drafts_are_the_drafts_own,
-    assert_greedy_tokens_of_reference,
     backends,
+    run_judged,
     scenario,
 )
 
@@ -23,9 +22,7 @@ def test_pattern_wins_over_role_and_vllm_option_is_the_default():
         engine={"attention_backend": "FLASH_ATTN"},
         mkv_ascend={"attention": {"layers": {FIRST_DRAFT_LAYER: "flash_attention_3"}}},
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     rows = {row["name"]: (row["backend"], row["chosen_by"]) for row in result.layers}
     for layer in (0, 1):
         chosen = rows[f"model.layers.{layer}.self_attn.attn"]

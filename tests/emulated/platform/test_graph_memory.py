@@ -13,7 +13,7 @@ from vllm.engine.arg_utils import EngineArgs
 from mkv_ascend.adapters.common.graphs import LayersAsTheyWere
 from tests.support import engine, hosts
 from tests.support.emulation import ON_EMULATOR
-from tests.support.pairs import assert_greedy_tokens_of_reference, scenario
+from tests.support.pairs import run_greedy, scenario
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
@@ -48,8 +48,7 @@ def test_graphs_fit_beside_the_cache(runner):
     """
     case = sized(runner)
     case = replace(case, engine={**case.engine, "distributed_executor_backend": "mp"})
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     assert result.draft_replays > 5
     taken, left, available = map(float, MEASURED.search(result.log).groups())
     assert 2 < taken < 20
@@ -70,8 +69,7 @@ def test_they_are_measured_against_pages_of_one_block():
         engine={**case.engine, **limits, "gpu_memory_utilization": 0.9},
         environment={**case.environment, **memory},
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     assert MEASURED.search(result.log)
     (page,) = re.findall(r"KV cache plan: 2 groups, \d+ pages of ([\d.]+) MiB", result.log)
     assert 32 * float(page) > 40, "they would fit"
@@ -131,8 +129,7 @@ def profiled(memory_mib, utilization):
 @pytest.mark.host("0.23")
 def test_profiling_gives_the_cache_what_the_model_leaves():
     case = profiled(256, 0.5)
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     cache = result.num_gpu_blocks * BYTES_OF_BLOCK
     # Less than half of the device, by the weights and the largest pass; most of it all the same.
     assert 0.5 * 128 * MIB < cache < 128 * MIB

@@ -9,10 +9,9 @@ from vllm.model_executor.layers.mamba import mamba_mixer2, short_conv
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import MambaSpec
 
-from tests.support import engine, hosts
+from tests.support import hosts
 from tests.support.pairs import (
-    assert_drafts_are_the_drafts_own,
-    assert_greedy_tokens_of_reference,
+    run_judged,
     scenario,
 )
 
@@ -49,9 +48,7 @@ def windows(shape, drafts=0):
 def test_windows_go_back_to_what_was_accepted(target, draft, graphs):
     """As targets, whose rejected tokens leave the window, and as a draft."""
     case = scenario(target, draft, engine={"max_num_seqs": 4}, environment=TRITON, **graphs)
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     assert 20 < result.num_accepted < result.num_draft_tokens
 
 

@@ -21,13 +21,12 @@ from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
     KVCacheGroupSpec,
     MambaSpec,
-    SlidingWindowSpec,
 )
 from vllm.v1.request import Request
 
 from mkv_ascend.adapters.common.patches.prefix_hits import DraftRecurrentSpec, leave_hits_to_others
 from tests.support import hosts
-from tests.support.caches.kv_configs import config
+from tests.support.caches.kv_configs import config, full, window
 
 pytestmark = pytest.mark.core
 
@@ -42,22 +41,6 @@ MAX_LENGTH = 1000
 def registered() -> None:
     register_all_kvcache_specs(config())
     init_none_hash(sha256)
-
-
-def full(block_size: int) -> FullAttentionSpec:
-    return FullAttentionSpec(
-        block_size=block_size, num_kv_heads=2, head_size=64, dtype=torch.bfloat16
-    )
-
-
-def window(block_size: int) -> SlidingWindowSpec:
-    return SlidingWindowSpec(
-        block_size=block_size,
-        num_kv_heads=2,
-        head_size=64,
-        dtype=torch.bfloat16,
-        sliding_window=64,
-    )
 
 
 def states(mode: str = "none", block_size: int = MAX_LENGTH) -> MambaSpec:
@@ -120,12 +103,12 @@ def begin(manager: KVCacheManager, asked: Request) -> int:
 @pytest.mark.parametrize(
     "of_target",
     [
-        [full(128)],
-        [full(64)],
-        [full(128), full(256)],
-        [full(128), window(128)],
-        [window(128), full(128)],
-        [full(256), window(128)],
+        [full(block=128)],
+        [full(block=64)],
+        [full(block=128), full(block=256)],
+        [full(block=128), window(tokens=64, block=128)],
+        [window(tokens=64, block=128), full(block=128)],
+        [full(block=256), window(tokens=64, block=128)],
     ],
     ids=lambda specs: " ".join(f"{type(spec).__name__[:4]}{spec.block_size}" for spec in specs),
 )
@@ -146,7 +129,7 @@ def test_hits_are_as_without_the_states(of_target: list[Any]) -> None:
 
 
 def test_a_request_has_its_own_blocks_of_states_from_beginning_to_end() -> None:
-    manager = manager_of(full(128), states())
+    manager = manager_of(full(block=128), states())
     free = manager.block_pool.get_num_free_blocks()
     first, second = (request(manager, name, 300) for name in "ab")
     assert [begin(manager, first), begin(manager, second)] == [0, 256]
@@ -168,7 +151,7 @@ def test_a_request_has_its_own_blocks_of_states_from_beginning_to_end() -> None:
 
 def test_a_request_waits_where_there_are_no_blocks_for_its_states() -> None:
     """And no longer: as many blocks are free as it takes, one fewer at first."""
-    manager = manager_of(full(128), states())
+    manager = manager_of(full(block=128), states())
     pool = manager.block_pool
     of_states, of_keys = 1 + K, 3
     held = pool.get_new_blocks(pool.get_num_free_blocks() - of_states - of_keys + 1)
@@ -182,15 +165,15 @@ def test_a_request_waits_where_there_are_no_blocks_for_its_states() -> None:
 
 def test_states_of_the_target_keep_their_say() -> None:
     """With prefix caching they are kept at the ends of blocks."""
-    both = groups_of(full(128), states("align", 128), states())
+    both = groups_of(full(block=128), states("align", 128), states())
     assert leave_hits_to_others(both) == [128, 128]
     kinds = [type(group.kv_cache_spec) for group in both.kv_cache_groups]
     assert kinds == [FullAttentionSpec, MambaSpec, DraftRecurrentSpec]
-    assert leave_hits_to_others(groups_of(full(128), states("align", 128))) == []
+    assert leave_hits_to_others(groups_of(full(block=128), states("align", 128))) == []
 
 
 def test_without_prefix_caching_nothing_changes() -> None:
-    manager = manager_of(full(128), states(), caching=False)
+    manager = manager_of(full(block=128), states(), caching=False)
     spec = manager.kv_cache_config.kv_cache_groups[1].kv_cache_spec
     assert type(spec) is MambaSpec
     assert spec.block_size == MAX_LENGTH

@@ -14,10 +14,10 @@ from tests.support import engine, hosts, prompts, reference, stock
 from tests.support.loop_judgement import REFERENCE_OF, assert_reference
 from tests.support.pairs import (
     about_the_end_of_a_block,
-    assert_drafts_are_the_drafts_own,
     assert_greedy,
-    assert_greedy_tokens_of_reference,
     prompts_of,
+    run_greedy,
+    run_judged,
     scenario,
 )
 from tests.support.tiny_models import model_directory
@@ -66,9 +66,7 @@ def test_states_across_chunks_rejected_drafts_and_cached_blocks() -> None:
         max_tokens=24,
         repeats=2,
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     hits = result.cached_tokens[len(case.prompts) :]
     assert hits == [(len(prompt) - 1) // BLOCK * BLOCK for prompt in case.prompts]
     assert 0 < result.num_accepted < result.num_draft_tokens
@@ -102,9 +100,7 @@ def test_states_that_verifications_keep_at_ends_of_blocks(
         max_tokens=more,
         environment=runner,
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     steps = [about_the_end_of_a_block(result, prompt, BLOCK) for prompt in begun]
     assert {end - start for start, end in steps if end == BLOCK} == {*made}
     hits = result.cached_tokens[len(begun) :]
@@ -148,9 +144,7 @@ def test_steps_of_less_than_a_block(limits: dict[str, int], runner: dict[str, st
         repeats=2,
         environment=runner,
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     assert max(result.cached_tokens[len(case.prompts) :]) >= BLOCK
 
 
@@ -173,8 +167,7 @@ def test_states_after_preemption_and_looked_up_drafts() -> None:
         },
         force_preemption=True,
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     assert result.preemptions > 0
     assert 0 < result.num_accepted < result.num_draft_tokens
 
@@ -247,7 +240,5 @@ def test_qwen3_5_without_its_vision_tower() -> None:
         engine={"language_model_only": True, "max_num_batched_tokens": 96, "max_num_seqs": 4},
         max_tokens=16,
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     assert 0 < result.num_accepted < result.num_draft_tokens

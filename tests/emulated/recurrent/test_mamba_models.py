@@ -12,13 +12,13 @@ from vllm.v1.kv_cache_interface import MambaSpec
 
 from mkv_ascend.adapters.common.patches import recurrent
 from tests.support import engine, stock
-from tests.support.models import grouped_model, shared_model, states_alone
+from tests.support.models import grouped_model, shared_model
 from tests.support.pairs import (
     TIES,
-    assert_drafts_are_the_drafts_own,
     assert_greedy,
-    assert_greedy_tokens_of_reference,
     prompts_of,
+    run_greedy,
+    run_judged,
     scenario,
     text_prompts,
 )
@@ -43,8 +43,7 @@ def test_tokens_in_chunks_and_after_prefix_hits(name):
     """Chunks of prompts beside decodes; the second round takes states from cached blocks."""
     limits = {"max_num_batched_tokens": BLOCK, "max_num_seqs": 4, "enable_prefix_caching": True}
     case = scenario(name, engine=limits, repeats=2)
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     assert max(result.cached_tokens[: len(case.prompts)]) == 0
     assert max(result.cached_tokens[len(case.prompts) :]) >= BLOCK
 
@@ -63,8 +62,7 @@ def test_tokens_with_small_chunks_and_preemption(name):
     after_chunks = [text[: CHUNK * count + 2] for count in range(1, 7)]
     case = scenario(name, engine=limits)
     case = dataclasses.replace(case, prompts=[*after_chunks, *case.prompts[6:13]])
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     assert result.preemptions > 0
 
 
@@ -84,9 +82,7 @@ def test_states_are_taken_back_to_what_was_accepted(name, runner):
         num_speculative_tokens=K,
         environment=runner,
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     assert max(result.cached_tokens[len(case.prompts) :]) >= BLOCK
     accepted = result.accepted_per_position
     assert result.num_drafts > accepted[0] > accepted[1] > accepted[2] > 20
@@ -111,9 +107,7 @@ def test_states_of_preempted_requests(name, graphs, runner):
         environment=runner,
         **graphs,
     )
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     assert result.preemptions > 0
     assert 0 < result.num_accepted < result.num_draft_tokens
     assert not graphs or result.draft_replays > 5
@@ -172,7 +166,7 @@ def test_heads_share_inputs_in_two_groups(tmp_path):
 @pytest.mark.host("0.23")
 def test_states_without_attention_are_served_without_drafts(tmp_path):
     """With drafts vLLM would go on from the state after the first token of each step."""
-    directory = states_alone.make(tmp_path / "mamba2")
+    directory = grouped_model.make_states_alone(tmp_path / "mamba2")
     prompts = text_prompts(model_directory("llama_draft"))[2:9]
     case = engine.Scenario(str(directory), prompts=prompts, max_tokens=16)
     tokens = engine.run(case).tokens
@@ -183,7 +177,7 @@ def test_states_without_attention_are_served_without_drafts(tmp_path):
 
     assert not wrong(grouped_model.scan_in_one_chunk)
     # The judge notices.
-    assert len(wrong(states_alone.forget_earlier)) > 10
+    assert len(wrong(grouped_model.forget_earlier)) > 10
     drafted = dataclasses.replace(case, engine={"speculative_config": NGRAM})
     with pytest.raises(engine.EngineFailedError, match="counts accepted tokens of no such model"):
         engine.run(drafted)
@@ -193,8 +187,7 @@ def test_states_without_attention_are_served_without_drafts(tmp_path):
 def test_steps_without_drafts_start_from_what_was_accepted():
     """ngram finds nothing in many steps, which vllm-ascend then takes for ordinary decodes."""
     case = scenario("granite4", engine={"speculative_config": NGRAM, "max_num_seqs": 2})
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     tokens = sum(map(len, result.tokens))
     assert 0 < result.num_drafts < tokens - result.num_accepted
     assert 10 < result.num_accepted < result.num_draft_tokens
@@ -204,8 +197,7 @@ def test_steps_without_drafts_start_from_what_was_accepted():
 def test_windows_are_taken_back_in_graphs():
     """What was accepted is read when a graph is replayed, not kept from its capture."""
     case = scenario("lfm2", "llama_draft", engine={"max_num_seqs": 4}, **GRAPHS)
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
+    result = run_greedy(case)
     assert 0 < result.num_accepted < result.num_draft_tokens
 
 

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support import engine, hosts, loop_judgement, proposal_costs, stock
-from tests.support.loop_judgement import assert_reference
-from tests.support.loop_pairs import PAIRS
+from tests.support.loop_judgement import PAIRS, assert_reference
 from tests.support.marks import needs_float32
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
+    run_judged,
     scenario,
     text_prompts,
 )
@@ -139,9 +139,7 @@ def case_in_graphs(target, draft, k, method="draft_model"):
 )
 def test_independent_drafts(target, draft, k):
     case = case_in_graphs(target, draft, k)
-    result = engine.run(case)
-    assert_greedy_tokens_of_reference(case, result)
-    assert_drafts_are_the_drafts_own(case, result)
+    result = run_judged(case)
     assert result.draft_replays > 5
 
 

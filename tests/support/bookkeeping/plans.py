@@ -26,7 +26,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.engine import core
 from vllm.v1.kv_cache_interface import (
-    FullAttentionSpec,
     KVCacheConfig,
     MambaSpec,
     SlidingWindowSpec,
@@ -50,28 +49,6 @@ MAX_LENGTH = 46
 MOST_REQUESTS = 4
 MOST_TOKENS = 20
 TARGET, DRAFT = "target", "draft"
-
-
-def full(heads: int = 2) -> Any:
-    return FullAttentionSpec(
-        block_size=BLOCK, num_kv_heads=heads, head_size=16, dtype=torch.bfloat16
-    )
-
-
-def window(tokens: int, heads: int = 2) -> Any:
-    return SlidingWindowSpec(
-        block_size=BLOCK,
-        num_kv_heads=heads,
-        head_size=16,
-        dtype=torch.bfloat16,
-        sliding_window=tokens,
-    )
-
-
-def mla() -> Any:
-    return AscendMLAAttentionSpec(
-        block_size=BLOCK, num_kv_heads=1, head_size=40, dtype=torch.bfloat16
-    )
 
 
 def states(k: int) -> Any:
@@ -100,15 +77,20 @@ class Pair:
 
 
 def _of(make: Callable[..., Any], *arguments: Any) -> Callable[[int], Any]:
-    return lambda k: make(*arguments)
+    return lambda k: make(*arguments, block=BLOCK)
 
 
-FULL, WIDE, MLA = _of(full), _of(full, 4), _of(mla)
-SHORT, LONG = _of(window, 6), _of(window, 13)
+FULL, WIDE, MLA = (
+    _of(kv_configs.full, 2, 16),
+    _of(kv_configs.full, 4, 16),
+    _of(kv_configs.mla, 40),
+)
+SHORT, LONG = _of(kv_configs.window, 2, 16, 6), _of(kv_configs.window, 2, 16, 13)
+WIDE_WINDOW = _of(kv_configs.window, 4, 16, 6)
 PAIRS = {
     "one group": Pair((FULL, FULL), (FULL,)),
     "dense and windows": Pair((FULL, SHORT, SHORT), (WIDE, SHORT)),
-    "mla, draft of windows": Pair((MLA, MLA), (_of(window, 6, 4), _of(window, 6, 4))),
+    "mla, draft of windows": Pair((MLA, MLA), (WIDE_WINDOW, WIDE_WINDOW)),
     "states, dense draft": Pair((states, states, FULL), (WIDE,), caching=False),
     "draft in three groups": Pair((FULL, FULL), (WIDE, SHORT, LONG), k=4),
     "head": Pair((FULL, SHORT), (FULL,), method="eagle3"),

@@ -102,15 +102,15 @@ def layers_of(tensor: Any) -> list[str]:
     return named
 
 
-def full(heads: int = 2, dim: int = 64) -> FullAttentionSpec:
+def full(heads: int = 2, dim: int = 64, block: int = 128) -> FullAttentionSpec:
     return FullAttentionSpec(
-        block_size=128, num_kv_heads=heads, head_size=dim, dtype=torch.bfloat16
+        block_size=block, num_kv_heads=heads, head_size=dim, dtype=torch.bfloat16
     )
 
 
-def window(heads: int = 2, dim: int = 64, tokens: int = 256) -> SlidingWindowSpec:
+def window(heads: int = 2, dim: int = 64, tokens: int = 256, block: int = 128) -> SlidingWindowSpec:
     return SlidingWindowSpec(
-        block_size=128,
+        block_size=block,
         num_kv_heads=heads,
         head_size=dim,
         dtype=torch.bfloat16,
@@ -118,9 +118,9 @@ def window(heads: int = 2, dim: int = 64, tokens: int = 256) -> SlidingWindowSpe
     )
 
 
-def mla() -> AscendMLAAttentionSpec:
+def mla(dim: int = 576, block: int = 128) -> AscendMLAAttentionSpec:
     return AscendMLAAttentionSpec(
-        block_size=128, num_kv_heads=1, head_size=576, dtype=torch.bfloat16
+        block_size=block, num_kv_heads=1, head_size=dim, dtype=torch.bfloat16
     )
 
 

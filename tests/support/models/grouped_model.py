@@ -9,7 +9,12 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import NemotronHConfig, NemotronHForCausalLM
+from transformers import (
+    Mamba2Config,
+    Mamba2ForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
+)
 
 from tests.support.tiny_models import model_directory, recurrent
 from tests.support.tiny_models.recipes import COMMON
@@ -77,3 +82,31 @@ def normalise_all_groups_together(model: Any) -> None:
     for module in model.modules():
         if hasattr(module, "group_size"):
             module.group_size *= 2
+
+
+def make_states_alone(directory: Path) -> Path:
+    """A small Mamba2, recurrent layers alone and no attention, without a tokenizer."""
+    sizes = {
+        "expand": 2,
+        "num_heads": 4,
+        "head_dim": 64,
+        "n_groups": 1,
+        "state_size": 32,
+        "chunk_size": 16,
+        "initializer_range": 0.15,
+    }
+    torch.manual_seed(0)
+    model = Mamba2ForCausalLM(Mamba2Config(**{**COMMON, **sizes})).float()
+    for module in model.modules():
+        if hasattr(module, "A_log"):
+            recurrent.let_states_last(module)
+    model.save_pretrained(directory)
+    return directory
+
+
+def forget_earlier(model: Any) -> None:
+    """A wrong model: its states keep nothing of earlier tokens."""
+    scan_in_one_chunk(model)
+    for module in model.modules():
+        if hasattr(module, "A_log"):
+            module.A_log.data += 20

@@ -113,7 +113,7 @@ def train() -> None:
     head = MtpHead(_with_tower())
     torch.manual_seed(0)
     with one_thread():
-        optimise(head, proposal_loss, TRAINING, load_corpus(), None)
+        optimise(head, proposal_loss, TRAINING, load_corpus())
     store.write_packed(HEAD, {name: value.clone() for name, value in head.weights().items()})
 
 

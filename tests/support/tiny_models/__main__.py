@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in names:
             sys.stdout.write(f"{model_directory(name)}\n")
         return 0
-    train: Callable[..., Iterator[Path]] = map_with_progress
+    train: Callable[..., Iterator[Path]] = partial(map, train_anew)
     if options.jobs > 1:
         train = partial(side_by_side, jobs=options.jobs)
     try:
@@ -92,37 +92,11 @@ def print_list() -> None:
         sys.stdout.write(f"{recipe.name:30} {kind:25} {state}\n")
 
 
-def map_with_progress(names: Sequence[str]) -> Iterator[Path]:
-    """The models' folders, each trained with a progress bar."""
-    return map(train_with_progress, names)
-
-
 def side_by_side(names: Sequence[str], jobs: int) -> Iterator[Path]:
     """The models' folders, trained by ``jobs`` processes."""
     # Spawned: torch does not survive a fork once it has threads.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         yield from pool.map(train_anew, names)
-
-
-def train_with_progress(name: str) -> Path:
-    """``train_anew`` with a progress bar on the error stream."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description:20}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=getattr(find_recipe(name), "steps", 1), state="")
-
-        def advance(step: int, loss: float) -> None:
-            bar.update(task, completed=step, state=f"loss {loss:.2f}")
-
-        return train_anew(name, advance)
 
 
 if __name__ == "__main__":

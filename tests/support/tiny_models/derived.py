@@ -43,7 +43,7 @@ from tests.support.tiny_models.recipes import (
     PerturbedRecipe,
     find_recipe,
 )
-from tests.support.tiny_models.training import Progress, optimise, rounded
+from tests.support.tiny_models.training import optimise, rounded
 
 WEIGHTS_FILE = "model.safetensors"
 NOT_COPIED = shutil.ignore_patterns(store.DESCRIPTION_FILE, "config.json", WEIGHTS_FILE)
@@ -132,9 +132,7 @@ def _measures(
     return proposal_loss, head_removal_share, REQUIRED_HEAD_SHARE
 
 
-def make_head(
-    recipe: HeadRecipe, corpus: Corpus, source: Path, path: Path, progress: Progress | None
-) -> None:
+def make_head(recipe: HeadRecipe, corpus: Corpus, source: Path, path: Path) -> None:
     """Train the head on the target in ``source`` and write its checkpoint into ``path``.
 
     Raises:
@@ -143,7 +141,7 @@ def make_head(
     started = time.process_time()
     target = load_language_model(source)
     loss, share_of, required = _measures(recipe)
-    head = optimise(build_head(recipe, target), loss, recipe, corpus, progress)
+    head = optimise(build_head(recipe, target), loss, recipe, corpus)
     seconds = round(time.process_time() - started, 1)
     share = share_of(head, sensitivity.probe_contexts())
     if share <= required:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tests.support.tiny_models import multimodal, store
 from tests.support.tiny_models.corpus import Corpus, load_corpus
@@ -25,9 +25,6 @@ from tests.support.tiny_models.recipes import (
     find_recipe,
 )
 from tests.support.tiny_models.tokenizer import BOS_TOKEN_ID
-
-if TYPE_CHECKING:
-    from tests.support.tiny_models.training import Progress
 
 AnyTrained = TypeVar("AnyTrained", bound=Recipe)
 
@@ -57,7 +54,7 @@ def model_directory(name: str, directory: Path | None = None) -> Path:
     return path
 
 
-def train_anew(name: str, progress: Progress | None = None) -> Path:
+def train_anew(name: str) -> Path:
     """Train the tiny model called ``name``, and put it in the place of its file here.
 
     What it is made from is taken as it is. Returns the folder of the new checkpoint.
@@ -69,12 +66,12 @@ def train_anew(name: str, progress: Progress | None = None) -> Path:
     with TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.mkdir()
-        _make(recipe, load_corpus(), path, progress)
+        _make(recipe, load_corpus(), path)
         store.pack(name, path)
     return model_directory(name)
 
 
-def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | None) -> None:
+def _make(recipe: AnyRecipe, corpus: Corpus, path: Path) -> None:
     from tests.support.tiny_models import further_models
 
     further_models.register()
@@ -82,26 +79,26 @@ def _make(recipe: AnyRecipe, corpus: Corpus, path: Path, progress: Progress | No
         make_fitted(recipe, corpus, path)
         return
     if not isinstance(recipe, HeadRecipe | PerturbedRecipe):
-        make(recipe, corpus, path, progress)
+        make(recipe, corpus, path)
         return
     from tests.support.tiny_models import derived
 
     source = model_directory(recipe.source)
     with one_thread():
         if isinstance(recipe, HeadRecipe):
-            derived.make_head(recipe, corpus, source, path, progress)
+            derived.make_head(recipe, corpus, source, path)
         else:
             derived.make_perturbed(recipe, source, path)
 
 
-def make(recipe: Recipe, corpus: Corpus, path: Path, progress: Progress | None) -> None:
+def make(recipe: Recipe, corpus: Corpus, path: Path) -> None:
     """Train ``recipe`` and write the checkpoint and its description into the folder ``path``.
 
     Runs on one thread: the models are too small for more, and several may train side by side.
     """
     with one_thread():
         started = time.process_time()
-        model, seed, sensitivity = _train_sensitive(recipe, corpus, progress)
+        model, seed, sensitivity = _train_sensitive(recipe, corpus)
         description = {
             "name": recipe.name,
             "recipe": asdict(recipe),
@@ -147,16 +144,14 @@ def attempts(recipe: AnyTrained) -> Iterator[AnyTrained]:
         yield replace(recipe, seed=recipe.seed + attempt, steps=steps)
 
 
-def _train_sensitive(
-    recipe: Recipe, corpus: Corpus, progress: Progress | None
-) -> tuple[Any, int, dict[str, Any]]:
+def _train_sensitive(recipe: Recipe, corpus: Corpus) -> tuple[Any, int, dict[str, Any]]:
     from tests.support.tiny_models import sensitivity, training
 
     if isinstance(recipe, RecurrentRecipe):
-        return _train_recurrent(recipe, corpus, progress)
+        return _train_recurrent(recipe, corpus)
     shares = []
     for attempt in attempts(recipe):
-        model = training.train(attempt, corpus, progress)
+        model = training.train(attempt, corpus)
         result = sensitivity.measure_sensitivity(model, held_out_pieces(corpus, 64))
         if result.suffices(recipe.required_share):
             return model, attempt.seed, asdict(result)
@@ -169,14 +164,12 @@ def _train_sensitive(
     )
 
 
-def _train_recurrent(
-    recipe: RecurrentRecipe, corpus: Corpus, progress: Progress | None
-) -> tuple[Any, int, dict[str, Any]]:
+def _train_recurrent(recipe: RecurrentRecipe, corpus: Corpus) -> tuple[Any, int, dict[str, Any]]:
     from tests.support.tiny_models import recurrent
 
     found = []
     for attempt in attempts(recipe):
-        model = recurrent.train(attempt, corpus, progress)
+        model = recurrent.train(attempt, corpus)
         result = recurrent.measure_sensitivity(model, held_out_pieces(corpus, 64))
         if result.suffices:
             return model, attempt.seed, asdict(result)

@@ -92,9 +92,7 @@ def recurrent_modules(model: Any) -> list[torch.nn.Module]:
     return modules
 
 
-def train(
-    recipe: RecurrentRecipe, corpus: Corpus, progress: training.Progress | None = None
-) -> Any:
+def train(recipe: RecurrentRecipe, corpus: Corpus) -> Any:
     """The trained model, in evaluation mode. The caller sets the number of threads."""
     model = training.build_model(recipe)
     modules = recurrent_modules(model)
@@ -102,7 +100,7 @@ def train(
         if hasattr(module, "A_log"):
             let_states_last(module)
     with quickened(modules):
-        return training.optimise(model, training.next_token_loss, recipe, corpus, progress)
+        return training.optimise(model, training.next_token_loss, recipe, corpus)
 
 
 def let_states_last(module: Any) -> None:

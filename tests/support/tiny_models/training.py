@@ -18,9 +18,6 @@ WARM_UP_STEPS = 20
 DECK_WEIGHT = 0.5
 """Weight of the loss on decks; that on text has weight 1."""
 
-Progress = Callable[[int, float], None]
-"""Called after each step with the number of steps done and the loss on text (nats per byte)."""
-
 
 def build_model(recipe: Recipe) -> Any:
     """The model with its initial weights in float32, from ``recipe.seed``."""
@@ -33,9 +30,9 @@ def build_model(recipe: Recipe) -> Any:
     )
 
 
-def train(recipe: Recipe, corpus: Corpus, progress: Progress | None = None) -> Any:
+def train(recipe: Recipe, corpus: Corpus) -> Any:
     """The trained model, in evaluation mode. The caller sets the number of threads."""
-    return optimise(build_model(recipe), next_token_loss, recipe, corpus, progress)
+    return optimise(build_model(recipe), next_token_loss, recipe, corpus)
 
 
 def optimise(
@@ -43,7 +40,6 @@ def optimise(
     loss_of: Callable[[Any, torch.Tensor], torch.Tensor],
     recipe: Any,
     corpus: Corpus,
-    progress: Progress | None,
 ) -> Any:
     """``model`` after the steps of ``recipe``, in evaluation mode.
 
@@ -63,7 +59,7 @@ def optimise(
         text_tokens=recipe.text_tokens,
         decks=recipe.decks,
     )
-    for step, (text, decks) in enumerate(data):
+    for text, decks in data:
         text_loss = loss_of(model, text)
         model.zero_grad()
         (text_loss + DECK_WEIGHT * loss_of(model, decks)).backward()
@@ -71,8 +67,6 @@ def optimise(
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()
             schedule.step()
-        if progress is not None:
-            progress(step + 1, text_loss.item())
     return rounded(model).eval()
 
 
