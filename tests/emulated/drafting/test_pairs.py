@@ -4,7 +4,6 @@
 import importlib.util
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 

@@ -25,8 +25,10 @@ FLOAT4_E2M1 = 296
 """torch_npu's own number of the dtype that is meant where none is given, ``float4_e2m1fn_x2``."""
 
 BY_NUMBER = {
-    **{23: torch.float8_e5m2, 24: torch.float8_e4m3fn},
-    **{291: torch.float8_e5m2, 292: torch.float8_e4m3fn},
+    23: torch.float8_e5m2,
+    24: torch.float8_e4m3fn,
+    291: torch.float8_e5m2,
+    292: torch.float8_e4m3fn,
 }
 """Dtypes by PyTorch's numbers, for which it takes a dtype, and by torch_npu's own."""
 
