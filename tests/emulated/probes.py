@@ -137,8 +137,8 @@ def _described_worker(worker):
     blocks_of_request = hosts.module("kv_cache.planned_caches").blocks_of_request
     page_shapes_of = hosts.module("kv_cache.page_shapes").page_shapes_of
     config = runner.kv_cache_config
-    # With model runner V2, which stays vllm-ascend's own, the worker has the plan.
-    plan = runner.cache_plan if hasattr(runner, "cache_plan") else worker.planned_caches.plan
+    # Model runner V2 has it with its caches.
+    plan = runner.cache_plan if hasattr(runner, "cache_plan") else runner.planned_caches.plan
     layouts = {layout.layer: to_jsonable_python(layout) for layout in plan.layers}
     return {
         "groups": [

@@ -49,9 +49,11 @@ ALLOCATION = record(
     name="caches from a plan in model runner V2",
     target=(
         "vllm.v1.worker.gpu.attn_utils:allocate_kv_cache",
-        "vllm_ascend.worker.worker:NPUWorker.get_kv_cache_spec",
-        "vllm_ascend.worker.worker:NPUWorker.initialize_from_config",
-        "vllm_ascend.worker.worker:NPUWorker.execute_model",
+        "vllm_ascend.worker.v2.model_runner:NPUModelRunner.get_kv_cache_spec",
+        "vllm_ascend.worker.v2.model_runner:NPUModelRunner.initialize_kv_cache",
+        "vllm_ascend.worker.v2.model_runner:NPUModelRunner.execute_model",
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner._init_kv_zero_meta",
+        "vllm.v1.worker.gpu.model_runner:GPUModelRunner.profile_cudagraph_memory",
         ALIGNED,
     ),
     reads=(

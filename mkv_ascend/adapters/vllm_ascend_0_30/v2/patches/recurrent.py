@@ -83,7 +83,7 @@ def name_rows(common: Any, drafts: torch.Tensor, k: int) -> torch.Tensor:
 
 REQUESTS_BEHIND_HITS = record(
     name="states of a draft behind prefix hits in model runner V2",
-    target="vllm_ascend.worker.worker:NPUWorker.execute_model",
+    target="vllm_ascend.worker.v2.model_runner:NPUModelRunner.execute_model",
     reads=(
         "vllm.v1.worker.gpu.states:RequestState.add_request",
         "vllm.v1.worker.gpu.model_runner:GPUModelRunner.add_requests",

@@ -65,7 +65,7 @@ ASKED = record(
     name="hidden states of any target in model runner V2",
     target=(
         "vllm.v1.worker.gpu.model_runner:set_eagle3_aux_hidden_state_layers",
-        "vllm_ascend.worker.worker:NPUWorker.load_model",
+        "vllm_ascend.worker.v2.model_runner:NPUModelRunner.load_model",
     ),
     reads=(
         "vllm.v1.worker.gpu.model_runner:GPUModelRunner.load_model",
