@@ -113,6 +113,11 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             f"{ROTARY}:{name}",
         )
         for name in ROTARY_GLOBALS
+    }
+    | {
+        f"{COMMON}.attention.building:replaced=lambda *_: contextlib.nullcontext()": (
+            "vllm.model_executor.layers.rotary_embedding:_ROPE_DICT",
+        ),
     },
     "metadata of the target's pass in model runner V2": {
         f"{RUNNER_V2}.planned_caches:without_layers=lambda groups, layers: groups": (
@@ -137,6 +142,16 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "vllm.model_executor.layers.fused_moe.expert_map_manager:determine_expert_map",
             "vllm_ascend.eplb.core.eplb_utils:init_eplb_config",
         ),
+        f"{COMMON}.judge.command:look_at_classes_in_copies": (
+            "vllm.model_executor.models.registry:_run_in_subprocess",
+        ),
+        **{
+            f"{COMMON}.judge.command:_start_nothing=lambda serve, name: None "
+            f"if name == {starter!r} else original(serve, name)": (
+                f"vllm.entrypoints.cli.serve:{starter}",
+            )
+            for starter in ("run_headless", "run_multi_api_server", "run_dp_supervisor")
+        },
     },
     "our platform, worker and model runner": {
         "mkv_ascend.adapters.platform_slot:claim": ("vllm_ascend:register",),
@@ -182,6 +197,15 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "verify steps of any method in full graphs": {
         f"{COMMON}.graphs:take_lengths_on_the_host": (
             f"{ATTENTION}:AscendAttentionMetadataBuilder.__init__",
+        ),
+    },
+    "weights that a draft's files lack": {
+        f"{COMMON}.weights:_WithoutValues.__torch_function__=lambda _, function, types, "
+        "given=(), named=None: function(*given, **(named or {}))": (
+            "vllm.model_executor.model_loader.base_loader:initialize_model",
+        ),
+        f"{COMMON}.weights:_without_values=lambda model: []": (
+            "vllm.model_executor.model_loader.base_loader:process_weights_after_loading",
         ),
     },
     "window bound": {

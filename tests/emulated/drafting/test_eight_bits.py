@@ -63,6 +63,19 @@ def test_target_of_8_bits_with_bfloat16_draft(weights, graphs, runner):
     assert bool(result.draft_replays) == bool(result.target_replays) == bool(graphs)
 
 
+@pytest.mark.host("0.23", cases=["v1"])
+@pytest.mark.nightly("other cases of it stay", cases=["v2"])
+@each_runner
+def test_draft_of_8_bits_beside_states(runner):
+    """Its blocks have fewer tokens than the configuration's, and lie contiguously beside states."""
+    draft = eight_bits.quantised(TARGET, cache=True, coarser=COARSER["draft"])
+    fields = {"engine": {"block_size": 256}, "environment": runner, **GRAPHS}
+    case = case_of(model_directory("granite4"), draft, **fields)
+    result = engine.run(case)
+    assert_said(rows_of(draft, AtOnce(case)), result.proposals)
+    assert result.draft_replays
+
+
 @pytest.mark.host("0.23", cases=["graphs-v1"])
 @pytest.mark.nightly("other cases of it stay", cases=["*-v2", "eager-*"])
 @each_runner

@@ -6,11 +6,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 import vllm_ascend.ops  # noqa: F401 - first of vllm-ascend: its modules import each other in circles
+from vllm_ascend.attention.attention_v1 import (
+    AscendAttentionState,
+    AscendC8AttentionBackendImpl,
+)
 from vllm_ascend.attention.mla_v1 import AscendMLAImpl
 
 from mkv_ascend.adapters.common.attention.backends import backend_class
 from mkv_ascend.adapters.common.attention.building import TARGET
 from mkv_ascend.adapters.common.backends import flash_attention_3, mla
+from mkv_ascend.adapters.common.patches import quantized
 from mkv_ascend.attention import catalog
 from tests.support import hosts
 
@@ -107,6 +112,48 @@ def test_flash_attention_3_takes_all_requests_in_one_causal_call_and_leaves_padd
     assert implementation.call == ([[1], [2]], [0, 4, 5], [9, 7], True, 4)
     assert answer is output
     assert output[:, 0, 0].tolist() == [1, 1, 1, 1, 1, -1]
+
+
+def test_a_verify_step_of_method_mtp_converts_no_context_of_8_bits(monkeypatch):
+    """vllm-ascend makes plain keys and values of all that a request has, for each step anew."""
+    monkeypatch.setattr(quantized, "_EXTRA_CTX", SimpleNamespace(capturing=False))
+    torch.manual_seed(0)
+    heads, size, block, verified = 2, 128, 128, 4
+    # Form PA_NZ: blocks, key heads, parts of a head, tokens, 32 channels.
+    stored = torch.randint(-127, 128, (2, 3, 1, size // 32, block, 32), dtype=torch.int8)
+    scales = 2.0 ** torch.randint(-7, -4, (2, 1, 1, size))
+    keys, values = (stored.permute(0, 1, 4, 2, 3, 5).reshape(2, 3, block, size) * scales).unbind()
+    implementation = object.__new__(AscendC8AttentionBackendImpl)
+    cache = stored.view(2, 3, block, 1, size).npu()
+    vars(implementation).update(
+        key_cache=cache[0], value_cache=cache[1], num_heads=heads, num_kv_heads=1, head_size=size
+    )
+    implementation.scale = size**-0.5
+    tables, lengths = torch.tensor([[2, 0], [1, 0]], dtype=torch.int32), [130, 9]
+    metadata = SimpleNamespace(
+        attn_state=AscendAttentionState.SpecDecoding,
+        causal=True,
+        actual_seq_lengths_q=[verified, 2 * verified],
+        seq_lens_list=lengths,
+        block_tables=tables.npu(),
+        attn_mask=torch.ones(2048, 2048, dtype=torch.int8, device="npu").triu(1),
+    )
+    key_scale, value_scale = scales.bfloat16().npu()
+    layer = SimpleNamespace(_c8_k_scale=key_scale, _c8_v_scale=value_scale)
+    query = torch.randn(2 * verified, heads, size, dtype=torch.bfloat16)
+    output = torch.zeros_like(query, device="npu")
+    replaced = quantized._Replacements(lambda *_: pytest.fail("nothing is captured"))
+    replaced.fused(
+        lambda *_: pytest.fail("the context is converted"),
+        *(implementation, query.npu(), None, None, metadata, output, layer),
+    )
+    for request, (table, length) in enumerate(zip(tables.tolist(), lengths, strict=True)):
+        rows = slice(request * verified, (request + 1) * verified)
+        key, value = (each[table].flatten(0, 1)[:length] for each in (keys, values))
+        scores = query[rows].float() @ key.T * implementation.scale
+        ahead = torch.ones(verified, length).triu(length - verified + 1).bool()[:, None]
+        expected = scores.masked_fill(ahead, -torch.inf).softmax(-1) @ value
+        torch.testing.assert_close(output[rows].cpu().float(), expected, rtol=0.02, atol=0.02)
 
 
 def test_backends_of_mla_answer_what_vllms_layer_asks():

@@ -20,7 +20,7 @@ from mkv_ascend.rules.refusal import Refusal, RefusedError
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-STARTERS = ("run_headless", "run_multi_api_server", "run_dp_supervisor", "run_server")
+STARTERS = ("run_headless", "run_multi_api_server", "run_dp_supervisor")
 MOST_SHOWN = 60
 """Characters of a name that a message repeats."""
 
@@ -106,17 +106,9 @@ def configure(arguments: Namespace) -> VllmConfig:
         asked = "--lora-modules is given without --enable-lora: the adapters would not be loaded"
         raise RefusedError([Refusal("lora", asked, "both, or neither", "add --enable-lora")])
     from vllm import AsyncEngineArgs
-    from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.usage.usage_lib import UsageContext
 
-    serve: Any = sys.modules[ServeSubcommand.__module__]
-    for name in STARTERS:
-        if hasattr(serve, name):
-            setattr(serve, name, lambda *_, **__: None)
-    serve.uvloop = SimpleNamespace(run=lambda _: None)
-    command = ServeSubcommand()
-    command.validate(arguments)
-    command.cmd(arguments)
+    look_at(arguments)
     for check in _checks_of_servers():
         check(arguments)
     engine = AsyncEngineArgs.from_cli_args(arguments)
@@ -124,6 +116,23 @@ def configure(arguments: Namespace) -> VllmConfig:
     return engine.create_engine_config(
         usage_context=UsageContext.OPENAI_API_SERVER, headless=headless
     )
+
+
+def look_at(arguments: Namespace) -> None:
+    """What ``vllm serve`` looks at, and writes into its arguments, until it starts something."""
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+
+    serve: Any = sys.modules[ServeSubcommand.__module__]
+    for name in STARTERS:
+        _start_nothing(serve, name)
+    serve.uvloop = SimpleNamespace(run=lambda server: server.close())
+    command = ServeSubcommand()
+    command.validate(arguments)
+    command.cmd(arguments)
+
+
+def _start_nothing(serve: Any, name: str) -> None:
+    setattr(serve, name, lambda *_, **__: None)
 
 
 def _checks_of_servers() -> Iterator[Any]:

@@ -15,6 +15,5 @@ PRETENDED = record(
         "vllm.entrypoints.cli.serve:run_headless",
         "vllm.entrypoints.cli.serve:run_multi_api_server",
         "vllm.entrypoints.cli.serve:run_dp_supervisor",
-        "vllm.entrypoints.cli.serve:run_server",
     ),
 )
