@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
@@ -63,7 +64,12 @@ def let_strides_be_taken(specs: Mapping[str, Any]) -> None:
 def _are_strided(specs: Collection[Any]) -> bool:
     """Whether there are states, and beside them attention that takes strides."""
     others = [spec for spec in specs if not isinstance(spec, MambaSpec)]
-    return 0 < len(others) < len(specs) and all(type(spec) in STRIDED_ATTENTION for spec in others)
+    return 0 < len(others) < len(specs) and all(map(_takes_strides, others))
+
+
+def _takes_strides(spec: Any) -> bool:
+    """Whether its operators do; keys of 8 bits are written in form PA_NZ, which is contiguous."""
+    return type(spec) in STRIDED_ATTENTION and spec.dtype is not torch.int8
 
 
 # KV connectors that fail with these KV groups, refused before caches are allocated.
