@@ -117,6 +117,8 @@ def test_a_quantised_layer_may_have_what_no_file_of_its_format_has(
 def test_what_the_target_gives_is_not_asked_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
     proposer = load(monkeypatch, lambda model: model.first.weight.zero_())
     proposer.model.second = Layer()
+    # What nobody wrote looks so; memory that is new here may hold anything.
+    proposer.model.second.weight.fill_(float("nan"))
     weights.refuse(CONFIG, proposer)
 
 
