@@ -137,7 +137,7 @@ def kv_groups(result: engine.Result, role: str) -> set[int]:
 
 def prompts_of(target: str, lengths: Sequence[int]) -> list[list[int]]:
     """Prompts of the given lengths, from the standard texts one after another."""
-    ids = reference.token_ids(model_directory(target), " ".join(texts() * 2))
+    ids = reference.token_ids(model_directory(target), " ".join(texts() * 8))
     return [ids[:1] + ids[start + 1 : start + length] for start, length in enumerate(lengths)]
 
 

@@ -12,6 +12,7 @@ from tests.support.pairs import (
     TIES,
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,
+    prompts_of,
     run_greedy,
     run_judged,
     scenario,
@@ -26,12 +27,6 @@ MAX_MODEL_LEN = 512
 # 4 blocks of all tokens; 5 of the window, because a step may add 512 tokens and the window need
 # not start with a block; 1 that vLLM keeps for itself.
 BLOCKS_OF_ONE_REQUEST = 10
-
-
-def long_prompts(target, lengths):
-    """Prompts of the given lengths, from the standard texts one after another."""
-    ids = reference.token_ids(model_directory(target), " ".join(texts() * 8))
-    return [ids[:1] + ids[start + 1 : start + length] for start, length in enumerate(lengths)]
 
 
 def groups_of(result):
@@ -72,7 +67,7 @@ def test_mla_target_with_window_draft(tensor_parallel_size):
 def test_prefix_hits_with_a_draft_are_those_without(pair, caching):
     target, draft = pair
     options = {
-        "prompts": long_prompts(target, [300, 280, 140]),
+        "prompts": prompts_of(target, [300, 280, 140]),
         "engine": {"enable_prefix_caching": caching},
         "max_tokens": 8,
         "repeats": 2,
@@ -102,7 +97,7 @@ def test_large_blocks(pair, block_size):
     options = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
     case = scenario(
         *pair,
-        prompts=long_prompts(pair[0], [300, 200, 505]),
+        prompts=prompts_of(pair[0], [300, 200, 505]),
         engine={
             "block_size": block_size,
             "max_model_len": 1024,
@@ -126,7 +121,7 @@ A_BLOCK_A_PAGE = {"layout": {"shared_pages": False}}
 def test_preemption_changes_no_token(pair):
     case = scenario(
         *pair,
-        prompts=long_prompts(pair[0], [250, 248, 246, 245, 244, 243]),
+        prompts=prompts_of(pair[0], [250, 248, 246, 245, 244, 243]),
         engine={"num_gpu_blocks_override": 16, "enable_prefix_caching": True},
         mkv_ascend=A_BLOCK_A_PAGE,
     )
@@ -139,7 +134,7 @@ def full_length(num_blocks):
     target = MLA_WITH_WINDOW[0]
     return scenario(
         *MLA_WITH_WINDOW,
-        prompts=long_prompts(target, [MAX_MODEL_LEN - 32]),
+        prompts=prompts_of(target, [MAX_MODEL_LEN - 32]),
         engine={"num_gpu_blocks_override": num_blocks, "max_model_len": MAX_MODEL_LEN},
         mkv_ascend=A_BLOCK_A_PAGE,
     )

@@ -7,12 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support import engine, hosts, prompts, reference
-from tests.support.pairs import (
-    assert_greedy_tokens_of_reference,
-    run_judged,
-    scenario,
-)
-from tests.support.prompts import text_prompts as texts
+from tests.support.pairs import assert_greedy_tokens_of_reference, prompts_of, run_judged, scenario
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
 
@@ -25,12 +20,6 @@ STATES_WITH_DENSE = ("lfm2", "llama_draft")
 PAIRS = [MLA_WITH_WINDOW, WINDOW_WITH_DENSE]
 
 
-def long_prompts(target, lengths):
-    """Prompts of the given lengths, from the standard texts one after another."""
-    ids = reference.token_ids(model_directory(target), " ".join(texts() * 8))
-    return [ids[:1] + ids[start + 1 : start + length] for start, length in enumerate(lengths)]
-
-
 def case_of(runner, pair, lengths, repeats=1, draft=True, **options):
     """Long prompts, and short ones of which every key counts."""
     decks = [
@@ -39,7 +28,7 @@ def case_of(runner, pair, lengths, repeats=1, draft=True, **options):
     return scenario(
         pair[0],
         pair[1] if draft else None,
-        prompts=[*long_prompts(pair[0], lengths), *decks],
+        prompts=[*prompts_of(pair[0], lengths), *decks],
         engine={"max_model_len": MAX_MODEL_LEN, **options},
         environment=runner,
         repeats=repeats,
