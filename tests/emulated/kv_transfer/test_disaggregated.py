@@ -11,6 +11,8 @@ import json
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,6 @@ from tests.support.eight_bit_pairs import (
     rows_of,
     said,
 )
-from tests.support.kv_transfer import transfer
 from tests.support.loop_judgement import (
     NEW_TOKENS,
     REFERENCE_OF,
@@ -43,6 +44,17 @@ from tests.support.pairs import (
 from tests.support.server import complete, serve
 from tests.support.stock import each_runner
 from tests.support.tiny_models import model_directory
+
+
+def transfer(folder: Path, role: str) -> dict[str, Any]:
+    """``kv_transfer_config`` of the connector of the tests, by files in ``folder``."""
+    return {
+        "kv_connector": "FileConnector",
+        "kv_connector_module_path": "tests.emulated.kv_transfer.file_connector",
+        "kv_role": role,
+        "kv_connector_extra_config": {"shared_storage_path": str(folder)},
+    }
+
 
 # What nodes that decode are run with: requests that are preempted go back to be read again, and
 # each request that comes begins as a verification of placeholders.

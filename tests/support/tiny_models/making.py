@@ -178,7 +178,7 @@ def _train_recurrent(recipe: RecurrentRecipe, corpus: Corpus) -> tuple[Any, int,
         f"{recipe.name}: {found} of the tokens missing in states, and of the keys missing in "
         f"attention, change the argmax with the seeds from {recipe.seed} on; over "
         f"{recurrent.REQUIRED_STATE_SHARE} and {recurrent.REQUIRED_KEY_SHARE} is required. Train "
-        "for more steps (recipes_recurrent.py)."
+        "for more steps (recipes.py)."
     )
 
 
