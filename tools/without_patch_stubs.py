@@ -146,8 +146,8 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "vllm.model_executor.models.registry:_run_in_subprocess",
         ),
         **{
-            f"{COMMON}.judge.command:_start_nothing=lambda serve, name: None "
-            f"if name == {starter!r} else original(serve, name)": (
+            f"{COMMON}.judge.command:starters=lambda: "
+            f"[name for name in original() if name != {starter!r}]": (
                 f"vllm.entrypoints.cli.serve:{starter}",
             )
             for starter in ("run_headless", "run_multi_api_server", "run_dp_supervisor")

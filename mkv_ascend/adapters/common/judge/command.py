@@ -20,7 +20,6 @@ from mkv_ascend.rules.refusal import Refusal, RefusedError
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-STARTERS = ("run_headless", "run_multi_api_server", "run_dp_supervisor")
 MOST_SHOWN = 60
 """Characters of a name that a message repeats."""
 
@@ -123,16 +122,17 @@ def look_at(arguments: Namespace) -> None:
     from vllm.entrypoints.cli.serve import ServeSubcommand
 
     serve: Any = sys.modules[ServeSubcommand.__module__]
-    for name in STARTERS:
-        _start_nothing(serve, name)
+    for name in starters():
+        setattr(serve, name, lambda *_, **__: None)
     serve.uvloop = SimpleNamespace(run=lambda server: server.close())
     command = ServeSubcommand()
     command.validate(arguments)
     command.cmd(arguments)
 
 
-def _start_nothing(serve: Any, name: str) -> None:
-    setattr(serve, name, lambda *_, **__: None)
+def starters() -> tuple[str, ...]:
+    """Functions of vLLM's serve that start processes."""
+    return "run_headless", "run_multi_api_server", "run_dp_supervisor"
 
 
 def _checks_of_servers() -> Iterator[Any]:
