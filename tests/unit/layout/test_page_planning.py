@@ -311,6 +311,24 @@ def test_a_block_head_over_many_recurrent_layers(rows: tuple[int, int], tokens: 
     assert plan.held_bytes <= 1.13 * sum(need.needed_bytes(request) for need in needs)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "over"), [(8_192, 1.25), (131_072, 1.0), (1_048_576, 1.0)], ids=["8K", "128K", "1M"]
+)
+def test_a_block_head_costs_a_compressed_target_its_own_bytes(tokens: int, over: float) -> None:
+    """DeepSeek-V4-Flash and DSpark: three layers with windows of latents, as the target's."""
+    (pair,) = [one for one in PAIRS if one.name == "DeepSeek-V4-Flash + Gemma-3-1b (128K)"]
+    request = replace(pair.request, tokens=tokens)
+    needs = pair_needs(pair.target, pair.draft, request, pair.ranks)
+    target = [need for need in needs if need.role is Role.TARGET]
+    window = next(
+        need for need in target if need.retention.kind is RetentionKind.WINDOW and need.row_bytes
+    )
+    head = [replace(window, name=f"d.{index}", role=Role.DRAFT) for index in range(3)]
+    alone, both = plan_pages(target, request), plan_pages([*target, *head], request)
+    own = sum(need.needed_bytes(request) for need in head)
+    assert both.held_bytes - alone.held_bytes <= over * own
+
+
 def test_no_page_is_larger_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "Gemma-3-27b + Gemma-3-1b (8K)"
     assert published(name)[0].page_bytes > 100 * 2**20
