@@ -92,7 +92,7 @@ STUBS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         f"{BACKENDS}.sparse_mla:SparseMLA.for_later_passes=MLA.__base__.for_later_passes": (
             "vllm_ascend.attention.sfa_v1:AscendSFAMetadata",
         ),
-        f"{COMMON}.drafting.common_metadata:CommonMetadata.of="
+        f"{COMMON}.backends.port:CommonMetadata.of="
         "lambda self, batch: shallow_copy(batch.common or _of_verify_step(batch))": (
             "vllm_ascend.attention.utils:AscendCommonAttentionMetadata",
         ),

@@ -17,7 +17,7 @@ import torch
 
 from mkv_ascend.drafting.context_shares import ContextShares
 from mkv_ascend.drafting.draft import Draft, DraftBuffers, Metadata, PassBatch
-from mkv_ascend.drafting.passes import Passes
+from mkv_ascend.drafting.proposal import Passes
 
 if TYPE_CHECKING:
     from torch import nn

@@ -22,8 +22,7 @@ import torch
 
 from mkv_ascend.drafting.counts import Eager, GraphShape
 from mkv_ascend.drafting.draft import LaterPasses, TargetOutput
-from mkv_ascend.drafting.passes import Passes, limited, with_copied_metadata
-from mkv_ascend.drafting.proposal import Proposal
+from mkv_ascend.drafting.proposal import Passes, Proposal, limited, with_copied_metadata
 
 
 class Graph(Protocol):

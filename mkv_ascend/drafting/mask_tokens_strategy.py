@@ -26,8 +26,8 @@ from mkv_ascend.drafting.draft import (
     TargetOutput,
 )
 from mkv_ascend.drafting.needs import Needs
-from mkv_ascend.drafting.passes import Passes
 from mkv_ascend.drafting.plan import DraftPlan
+from mkv_ascend.drafting.proposal import Passes
 
 
 class MaskTokensStrategy:

@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from mkv_ascend.drafting.draft import LaterPasses, Metadata, TargetOutput
-from mkv_ascend.drafting.passes import Passes
-from mkv_ascend.drafting.planner import Planner
+from mkv_ascend.drafting.proposal import Passes
 from mkv_ascend.drafting.recurrent_groups import COMMITTED, SCRATCH, RecurrentGroups
+from mkv_ascend.drafting.strategy import Planner
 
 
 class RecurrentStrategy:

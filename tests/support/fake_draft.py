@@ -25,7 +25,7 @@ from mkv_ascend.drafting.draft import (
     Metadata,
     PassBatch,
 )
-from mkv_ascend.drafting.passes import Passes
+from mkv_ascend.drafting.proposal import Passes
 
 VOCABULARY, PRIME = 997, 1_000_003
 STATE = 10_007

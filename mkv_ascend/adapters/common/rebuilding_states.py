@@ -24,9 +24,9 @@ from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.drafting.draft import TargetOutput, shallow_copy
 from mkv_ascend.drafting.lost_states import Chunk, Lost, LostStates, rebuilding_passes
 from mkv_ascend.drafting.plan import DraftPlan
-from mkv_ascend.drafting.planner import Planner
 from mkv_ascend.drafting.proposal import Proposal
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
+from mkv_ascend.drafting.strategy import Planner
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput

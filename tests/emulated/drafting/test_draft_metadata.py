@@ -21,7 +21,7 @@ from tests.support import hosts
 
 pytestmark = pytest.mark.core
 
-CommonMetadata = hosts.module("drafting.common_metadata").CommonMetadata
+CommonMetadata = hosts.module("backends.port").CommonMetadata
 _mla = hosts.module("backends.mla")
 GatheredRows = _mla.GatheredRows
 SparseMLA = hosts.module("backends.sparse_mla").SparseMLA

@@ -17,13 +17,13 @@ from vllm_ascend.attention.attention_v1 import AscendAttentionState
 from mkv_ascend.adapters.common.attention.derived import derive
 from mkv_ascend.drafting.draft import DraftBuffers, TargetOutput
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
-from mkv_ascend.drafting.planner import Planner
+from mkv_ascend.drafting.strategy import Planner
 from tests.support import hosts
 from tests.support.draft_facts import facts
 
 pytestmark = pytest.mark.core
 
-CommonMetadata = hosts.module("drafting.common_metadata").CommonMetadata
+CommonMetadata = hosts.module("backends.port").CommonMetadata
 _strategies = hosts.module("drafting.strategies")
 Attention = _strategies.Attention
 MaskTokens = _strategies.MaskTokens

@@ -19,9 +19,8 @@ from mkv_ascend.drafting.draft import HiddenStates, TargetOutput
 from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
-from mkv_ascend.drafting.planner import Planner
 from mkv_ascend.drafting.proposal import Proposal
-from mkv_ascend.drafting.strategy import AttentionStrategy
+from mkv_ascend.drafting.strategy import AttentionStrategy, Planner
 from tests.support.bookkeeping.cells import BookkeepingError, Cells, Prefixes
 from tests.support.bookkeeping.plans import DRAFT
 from tests.support.fake_draft import Attention, FakeBuilder, FakeDraft

@@ -14,11 +14,10 @@ from mkv_ascend.drafting.graph_runner import GraphRunner, InStep
 from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
 from mkv_ascend.drafting.needs import Needs
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
-from mkv_ascend.drafting.planner import Planner
 from mkv_ascend.drafting.proposal import Proposal
 from mkv_ascend.drafting.recurrent_groups import RecurrentCaches, RecurrentGroup, RecurrentGroups
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
-from mkv_ascend.drafting.strategy import AttentionStrategy
+from mkv_ascend.drafting.strategy import AttentionStrategy, Planner
 from tests.support.fake_draft import (
     PRIME,
     STATE,

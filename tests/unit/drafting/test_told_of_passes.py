@@ -15,7 +15,7 @@ import torch
 from mkv_ascend.drafting.draft import PassBatch, TargetOutput
 from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
 from mkv_ascend.drafting.needs import Needs
-from mkv_ascend.drafting.planner import Planner
+from mkv_ascend.drafting.strategy import Planner
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroups
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
 from mkv_ascend.drafting.strategy import AttentionStrategy

@@ -13,7 +13,7 @@ from mkv_ascend.drafting.draft import PassBatch
 from mkv_ascend.drafting.recurrent_groups import RecurrentCaches, TargetRows
 
 if TYPE_CHECKING:
-    from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
+    from mkv_ascend.adapters.common.backends.port import CommonMetadata
 
 
 class RecurrentBackend:

@@ -16,9 +16,8 @@ from vllm.v1.worker.utils import AttentionGroup
 from vllm_ascend.attention.attention_v1 import AscendAttentionState
 
 from mkv_ascend.adapters.common.attention.backends import keep_all_keys
-from mkv_ascend.adapters.common.backends.port import Backend
+from mkv_ascend.adapters.common.backends.port import Backend, CommonMetadata
 from mkv_ascend.adapters.common.drafting.capture import AscendCapturer, why_not_captured
-from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft, buffer_of_joined_states
 from mkv_ascend.adapters.common.drafting.host import DraftHost
 from mkv_ascend.adapters.common.drafting.kinds_of_drafts import (
@@ -41,12 +40,10 @@ from mkv_ascend.drafting.counts import Eager
 from mkv_ascend.drafting.draft import DraftBuffers, DraftGroups, PassBatch, TargetOutput
 from mkv_ascend.drafting.graph_runner import GraphRunner, InStep
 from mkv_ascend.drafting.needs import Needs
-from mkv_ascend.drafting.passes import Passes, run_passes
 from mkv_ascend.drafting.plan import DraftPlan
-from mkv_ascend.drafting.planner import Planner
-from mkv_ascend.drafting.proposal import Proposal
+from mkv_ascend.drafting.proposal import Passes, Proposal, run_passes
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
-from mkv_ascend.drafting.strategy import AttentionStrategy
+from mkv_ascend.drafting.strategy import AttentionStrategy, Planner
 
 if TYPE_CHECKING:
     from torch import nn

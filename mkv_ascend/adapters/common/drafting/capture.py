@@ -24,7 +24,7 @@ from mkv_ascend.adapters.common.backends.port import Backend
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.host import DraftHost, LaunchUpdates
 from mkv_ascend.adapters.common.drafting.launches import CapturedGraphParams, UpdatedLayer
-from mkv_ascend.drafting.passes import Passes
+from mkv_ascend.drafting.proposal import Passes
 
 SHARED_SEQUENCES = "ranks share the keys of a sequence, and masks of its rows are made eagerly"
 

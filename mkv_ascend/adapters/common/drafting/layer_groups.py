@@ -29,7 +29,7 @@ from mkv_ascend.drafting.recurrent_groups import RecurrentCaches, RecurrentGroup
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
+    from mkv_ascend.adapters.common.backends.port import CommonMetadata
 
 
 def ranks_of_slots(config: VllmConfig, layers: Mapping[str, Any]) -> int:

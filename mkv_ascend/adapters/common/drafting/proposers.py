@@ -64,7 +64,7 @@ from mkv_ascend.adapters.common.drafting.target_parts import TARGET_PARTS, named
 from mkv_ascend.adapters.patching import replaced
 from mkv_ascend.adapters.port import BlockTables, DraftFacts
 from mkv_ascend.drafting.draft import Draft, DraftBuffers, Metadata, PassBatch, TargetOutput
-from mkv_ascend.drafting.passes import Passes, run_passes
+from mkv_ascend.drafting.proposal import Passes, run_passes
 from mkv_ascend.layout.kind import Role
 
 if TYPE_CHECKING:

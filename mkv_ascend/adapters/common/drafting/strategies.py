@@ -18,7 +18,7 @@ from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.kv_cache_interface import MambaSpec
 from vllm_ascend.attention.mla_v1 import AscendMLAMetadataBuilder
 
-from mkv_ascend.adapters.common.drafting.common_metadata import CommonMetadata
+from mkv_ascend.adapters.common.backends.port import CommonMetadata
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.adapters.common.drafting.draft_config import builder_config
 from mkv_ascend.adapters.common.drafting.layer_groups import (
@@ -36,10 +36,9 @@ from mkv_ascend.adapters.port import BlockTables, DraftFacts, LoadedDraft
 from mkv_ascend.drafting.draft import DraftBuffers
 from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
 from mkv_ascend.drafting.plan import Sizes
-from mkv_ascend.drafting.planner import Planner
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroups
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
-from mkv_ascend.drafting.strategy import AttentionStrategy, Strategy
+from mkv_ascend.drafting.strategy import AttentionStrategy, Planner, Strategy
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -46,7 +46,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import (
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.recurrent import tokens_on_the_device
 from mkv_ascend.drafting.counts import DraftCounts
 from mkv_ascend.drafting.draft import DraftBuffers, HiddenStates, Metadata, PassBatch
-from mkv_ascend.drafting.passes import run_passes
+from mkv_ascend.drafting.proposal import run_passes
 
 if TYPE_CHECKING:
     from torch import nn
