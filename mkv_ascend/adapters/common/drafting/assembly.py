@@ -48,6 +48,7 @@ from mkv_ascend.drafting.strategy import AttentionStrategy, Planner
 if TYPE_CHECKING:
     from torch import nn
     from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
 
 
 class Assembly:
@@ -116,7 +117,7 @@ class Assembly:
                 keep_all_keys(layer, ranks)
         self.draft = (self.kind.draft_class or draft_class)(loaded, self.passes)
 
-    def bind(self, kv_cache_config: Any, tables: BlockTables) -> list[AttentionGroup]:
+    def bind(self, kv_cache_config: KVCacheConfig, tables: BlockTables) -> list[AttentionGroup]:
         """Sort the draft's layers into groups; make their builders and the proposal.
 
         vllm-ascend passes only the kernel block size of group 0. Each group takes that of its own
