@@ -10,10 +10,15 @@ import torch
 
 from mkv_ascend.drafting.draft import DraftBuffers, TargetOutput
 from mkv_ascend.drafting.needs import batch_of_later_pass
-from mkv_ascend.drafting.proposal import Passes
 from mkv_ascend.drafting.plan import DraftPlan, Sizes
-from mkv_ascend.drafting.strategy import Planner, Refresh, combine_joined_states
-from mkv_ascend.drafting.strategy import take_hidden_states, take_hidden_states_for_graph
+from mkv_ascend.drafting.proposal import Passes
+from mkv_ascend.drafting.strategy import (
+    Planner,
+    Refresh,
+    combine_joined_states,
+    take_hidden_states,
+    take_hidden_states_for_graph,
+)
 
 
 def test_rope_positions_of_several_axes_move_on_together() -> None:

@@ -15,10 +15,9 @@ import torch
 from mkv_ascend.drafting.draft import PassBatch, TargetOutput
 from mkv_ascend.drafting.mask_tokens_strategy import MaskTokensStrategy
 from mkv_ascend.drafting.needs import Needs
-from mkv_ascend.drafting.strategy import Planner
 from mkv_ascend.drafting.recurrent_groups import RecurrentGroups
 from mkv_ascend.drafting.recurrent_strategy import RecurrentStrategy
-from mkv_ascend.drafting.strategy import AttentionStrategy
+from mkv_ascend.drafting.strategy import AttentionStrategy, Planner
 from tests.support.fake_draft import FakeBuilder, FakeDraft
 from tests.unit.drafting.fake_engine import MASK, MOST_LENGTH, MOST_REQUESTS, Case, Engine
 from tests.unit.drafting.fake_recurrent import RecurrentBuilder
