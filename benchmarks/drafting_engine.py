@@ -16,10 +16,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
-from tests.support import hosts
+from mkv_ascend.adapters.contract import WORKER
 
 PROMPT_TOKENS = 12
 NEW_TOKENS = 6
@@ -272,12 +271,9 @@ def start(scenario: dict[str, Any]) -> Any:
 
 
 def _spread_when_loaded(groups: int) -> None:
-    from vllm import envs
     from vllm.utils.import_utils import resolve_obj_by_qualname
 
-    asked: Any = SimpleNamespace(use_v2_model_runner=bool(envs.VLLM_USE_V2_MODEL_RUNNER))
-    name = hosts.ADAPTER.worker_of(asked)
-    worker_class = resolve_obj_by_qualname(name)
+    worker_class = resolve_obj_by_qualname(WORKER)
     load = worker_class.load_model
 
     def load_and_spread(self: Any, *arguments: Any, **named: Any) -> Any:

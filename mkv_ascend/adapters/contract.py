@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mkv_ascend.rules.facts import HostRules
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 PLATFORM = "mkv_ascend.adapters.common.platform.MkvPlatform"
 """Qualified name of our platform's class for vLLM."""
 WORKER = "mkv_ascend.adapters.common.worker.MkvWorker"
-"""Qualified name of the class of our workers with model runner V1."""
+"""Qualified name of the class of our workers."""
 
 
 class HostAdapter(Protocol):
@@ -61,9 +62,6 @@ class HostAdapter(Protocol):
     def why_not_served(self, config: VllmConfig) -> str | None:
         """What of a configuration this adapter cannot serve, and what to change."""
 
-    def worker_of(self, config: VllmConfig) -> str:
-        """Qualified name of the worker class that serves a configuration."""
-
     def patches_of_the_front(self) -> Iterable[Patch]:
         """Patches of this host alone for the process that reads the command."""
 
@@ -71,7 +69,13 @@ class HostAdapter(Protocol):
         """Patches of this host alone for the process that groups layers and schedules."""
 
     def patch_worker(self) -> None:
-        """Apply what a worker process with model runner V1 needs before a model is built."""
+        """Apply what a worker process needs before a model is built."""
+
+    def model_runner(self, config: VllmConfig) -> tuple[ModuleType, type[Any]]:
+        """The module from which vllm-ascend's worker takes ``NPUModelRunner``, and our class.
+
+        What the model runner needs before a model is built is applied.
+        """
 
     def runner_host(self) -> RunnerHost:
         """What the host does in its own way in model runner V1."""

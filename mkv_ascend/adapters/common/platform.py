@@ -11,6 +11,7 @@ from mkv_ascend.adapters.common import request_limits
 from mkv_ascend.adapters.common.judge import early_check, facts_of_config, front_check
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.common.patches import draft_architecture
+from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.logging import get_logger
 from mkv_ascend.adapters.patching import override
@@ -93,7 +94,6 @@ class MkvPlatform(NPUPlatform):
         if parallel_config is None or vllm_config.model_config is None:
             return
         host = adapter()
-        worker = host.worker_of(vllm_config)
         if parallel_config.worker_cls == STOCK_WORKER:
             # The first call: for the target, in the front process.
             _take_kernel_blocks(vllm_config)
@@ -108,8 +108,8 @@ class MkvPlatform(NPUPlatform):
                 vllm_config.scheduler_config.async_scheduling = False
             early_check.say_what_is_left_out(vllm_config)
             collect_from_workers()
-            parallel_config.worker_cls = worker
-        elif parallel_config.worker_cls not in (worker, "auto"):
+            parallel_config.worker_cls = WORKER
+        elif parallel_config.worker_cls not in (WORKER, "auto"):
             _stay_out_of(parallel_config.worker_cls, config != MkvConfig())
 
     @classmethod
@@ -136,7 +136,7 @@ class MkvPlatform(NPUPlatform):
             # This is no engine core, which always registers with its configuration.
             return
         host = adapter()
-        if vllm_config.parallel_config.worker_cls == host.worker_of(vllm_config):
+        if vllm_config.parallel_config.worker_cls == WORKER:
             for patch in host.patches_of_the_engine_core(vllm_config):
                 patch.apply()
 

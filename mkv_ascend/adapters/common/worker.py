@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MkvWorker: vllm-ascend's worker with our model runner V1 and our patches, on every host."""
+"""MkvWorker: vllm-ascend's worker with our model runner and our patches, on every host."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vllm_ascend.worker import worker as ascend_worker
+from vllm_ascend.worker.worker import NPUWorker
 
 from mkv_ascend.adapters.common import graphs, start_up
 from mkv_ascend.adapters.common.drafting.proposers import assembly_of
 from mkv_ascend.adapters.common.failed_ranks import ending_unheard
-from mkv_ascend.adapters.common.runner import HOST, MkvModelRunner
+from mkv_ascend.adapters.common.runner import HOST
 from mkv_ascend.adapters.common.sleeping import SleepingDraft
 from mkv_ascend.adapters.installed import adapter
 from mkv_ascend.adapters.patching import override, replaced
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mkv_ascend.adapters.common.drafting.assembly import Assembly
 
 
-class MkvWorker(ascend_worker.NPUWorker):
+class MkvWorker(NPUWorker):
     """One NPU's worker process."""
 
     @override(OURS)
@@ -33,10 +33,11 @@ class MkvWorker(ascend_worker.NPUWorker):
     def init_device(self) -> None:
         """Set the device up and create the model runner.
 
-        vllm-ascend's method takes the runner's class from a global of its module, and does much
-        more. Replacing the global during the call keeps all of it.
+        vllm-ascend's method takes the runner's class from a global of a module, and does much more.
+        Replacing the global during the call keeps all of it.
         """
-        with replaced(ascend_worker, "NPUModelRunner", MkvModelRunner):
+        module, ours = adapter().model_runner(self.vllm_config)
+        with replaced(module, "NPUModelRunner", ours):
             super().init_device()
 
     @override(graphs.GRAPH_MEMORY)

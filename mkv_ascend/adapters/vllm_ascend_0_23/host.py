@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.rules.facts import MINIMAX_M2_AS_DRAFT, HostRules, UnservedFamily
 
 if TYPE_CHECKING:
@@ -81,11 +81,6 @@ def why_not_served(config: VllmConfig) -> str | None:
     return None
 
 
-def worker_of(config: VllmConfig) -> str:
-    """There is one worker, as there is one model runner."""
-    return WORKER
-
-
 def patches_of_the_front() -> Iterable[Patch]:
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import pipeline, recurrent, start_up
 
@@ -131,6 +126,15 @@ def patch_worker() -> None:
     from mkv_ascend.adapters.vllm_ascend_0_23.patches import in_worker
 
     in_worker.apply()
+
+
+def model_runner(_config: VllmConfig) -> tuple[ModuleType, type[Any]]:
+    """There is one."""
+    from vllm_ascend.worker import worker
+
+    from mkv_ascend.adapters.common.runner import MkvModelRunner
+
+    return worker, MkvModelRunner
 
 
 def runner_host() -> RunnerHost:

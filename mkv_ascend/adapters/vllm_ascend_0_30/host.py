@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from mkv_ascend.adapters.contract import WORKER
 from mkv_ascend.adapters.vllm_ascend_0_30 import ascend_options
 from mkv_ascend.rules.facts import MINIMAX_M2_AS_DRAFT, HostRules, UnservedFamily
 
@@ -63,7 +63,6 @@ FAMILIES = (
 
 
 PACKAGE = "mkv_ascend.adapters.vllm_ascend_0_30"
-WORKER_V2 = "mkv_ascend.adapters.vllm_ascend_0_30.v2.worker.MkvWorkerV2"
 VERSIONS = {"vllm": ("0.30.0",), "vllm-ascend": ("0.30.0rc2",)}
 RUNNERS = ("v1", "v2")
 FINGERPRINTS = Path(__file__).with_name("fingerprints.json")
@@ -125,11 +124,6 @@ def why_not_served(config: VllmConfig) -> str | None:
     return start_checks.why_not_served(config)
 
 
-def worker_of(config: VllmConfig) -> str:
-    """See ``HostAdapter``; each model runner has a worker of its own."""
-    return WORKER_V2 if config.use_v2_model_runner else WORKER
-
-
 def patches_of_the_front() -> Iterable[Patch]:
     """None: those of every host suffice."""
     return ()
@@ -157,6 +151,21 @@ def patch_worker() -> None:
     from mkv_ascend.adapters.vllm_ascend_0_30.common.patches import in_worker
 
     in_worker.apply()
+
+
+def model_runner(config: VllmConfig) -> tuple[ModuleType, type[Any]]:
+    if config.use_v2_model_runner:
+        from vllm_ascend.worker.v2 import model_runner as of_v2
+
+        from mkv_ascend.adapters.vllm_ascend_0_30.v2 import runner
+
+        runner.apply_patches()
+        return of_v2, runner.MkvModelRunnerV2
+    from vllm_ascend.worker import worker
+
+    from mkv_ascend.adapters.common.runner import MkvModelRunner
+
+    return worker, MkvModelRunner
 
 
 def runner_host() -> RunnerHost:

@@ -31,7 +31,7 @@ from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import graphs as target_gra
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import recurrent, stages  # noqa: E402
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches.recurrent import tokens_on_the_device  # noqa: E402
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.planned_caches import without_layers  # noqa: E402
-from mkv_ascend.adapters.vllm_ascend_0_30.v2.worker import AdaptersOfRows  # noqa: E402
+from mkv_ascend.adapters.vllm_ascend_0_30.v2.runner import AdaptersOfRows  # noqa: E402
 from mkv_ascend.drafting.counts import DraftCounts  # noqa: E402
 from mkv_ascend.drafting.draft import DraftBuffers  # noqa: E402
 from mkv_ascend.drafting.lost_states import Chunk  # noqa: E402

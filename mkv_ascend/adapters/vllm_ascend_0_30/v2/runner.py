@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our model runner V2 and its worker, our patches, and adapters of rows."""
+"""MkvModelRunnerV2: vllm-ascend's model runner V2 with our choices and drafts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
 from vllm.v1.worker.gpu import attn_utils
 from vllm.v1.worker.gpu.lora_utils import LoraState
-from vllm_ascend.worker.v2 import model_runner
 from vllm_ascend.worker.v2.model_runner import NPUModelRunner
 
 from mkv_ascend.adapters.common import giving_up, graphs, pipeline, start_up, weights
@@ -24,9 +23,7 @@ from mkv_ascend.adapters.common.patches.attention import drop_rows_of_other_size
 from mkv_ascend.adapters.common.patches.auxiliary_states import make_room_for_mtp
 from mkv_ascend.adapters.common.rebuilding_states import note_requests
 from mkv_ascend.adapters.common.target_pass import AttentionGroups
-from mkv_ascend.adapters.common.worker import MkvWorker
 from mkv_ascend.adapters.patching import override, record, replaced
-from mkv_ascend.adapters.platform_slot import OURS
 from mkv_ascend.adapters.vllm_ascend_0_30.common.kv_cache.planned_specs import planned_specs
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.drafting.target_output import ScheduledDrafts
 from mkv_ascend.adapters.vllm_ascend_0_30.v2.patches import graphs as graphs_of_v2
@@ -108,7 +105,13 @@ PATCHES = (
     recurrent_of_v2.has_room,
     recurrent_of_v2.capture_any_count,
 )
-"""What this worker needs beside the patches of either runner, before a model is built."""
+"""What this runner needs beside the patches of either one, before a model is built."""
+
+
+def apply_patches() -> None:
+    """Apply them. Idempotent."""
+    for patch in PATCHES:
+        patch.apply()
 
 
 class MkvModelRunnerV2(NPUModelRunner):
@@ -246,18 +249,3 @@ class MkvModelRunnerV2(NPUModelRunner):
         recurrent.mark_builders(builders, name_rows)
         if self.compilation_config.cudagraph_mode.has_full_cudagraphs():
             take_lengths_on_the_host(builders)
-
-
-class MkvWorkerV2(MkvWorker):
-    """One NPU's worker process with our model runner V2."""
-
-    @override(OURS)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        for patch in PATCHES:
-            patch.apply()
-        super().__init__(*args, **kwargs)
-
-    @override(OURS)
-    def init_device(self) -> None:
-        with replaced(model_runner, "NPUModelRunner", MkvModelRunnerV2):
-            super().init_device()
