@@ -17,7 +17,7 @@ import pytest
 
 import matrix_pages
 from benchmarks.matrix import cells, running, table
-from tests.support import engine_probes as probes
+from tests.emulated import probes
 from tests.support import programs
 from tests.support.loop_judgement import PAIRS
 from tests.support.marks import needs_float32

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs, prompts, reference, speculation
 from tests.support.adapters import RANK, make_adapter, widened
 from tests.support.loop_judgement import REFERENCE_OF, in_order

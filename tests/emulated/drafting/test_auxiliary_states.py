@@ -17,7 +17,7 @@ from vllm.model_executor.models.utils import make_empty_intermediate_tensors_fac
 from vllm.sequence import IntermediateTensors
 
 from mkv_ascend.adapters.common.patches import auxiliary_states
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import engine, programs, prompts, reference, speculation
 from tests.support.pairs import assert_greedy_tokens_of_reference, checked_drafts, scenario
 from tests.support.tiny_models import model_directory

@@ -8,7 +8,7 @@ over Hugging Face's logits.
 
 import pytest
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import ends_reasoning, hosts, programs, prompts, reference
 from tests.support.pairs import scenario
 from tests.support.stock import RUNNER_V2

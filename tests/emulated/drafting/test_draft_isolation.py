@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 import torch
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs
 from tests.support.marks import needs_float32
 from tests.support.models.random_models import (

@@ -7,7 +7,7 @@ scheduler's own pool and managers.
 
 import pytest
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import engine, programs, reference, speculation
 from tests.support.draft_windows import WindowedDraft
 from tests.support.loop_judgement import (

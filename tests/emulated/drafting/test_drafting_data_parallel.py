@@ -5,7 +5,7 @@ import operator
 
 import pytest
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs, reference
 from tests.support.emulation import ON_EMULATOR
 from tests.support.loop_judgement import REFERENCE_OF, drafter_of

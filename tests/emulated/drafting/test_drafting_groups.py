@@ -9,7 +9,7 @@ import dataclasses
 
 import pytest
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import engine, programs, reference, speculation
 from tests.support.pairs import (
     assert_drafted_in_parallel,

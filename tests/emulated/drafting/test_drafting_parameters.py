@@ -8,7 +8,7 @@ import string
 
 import pytest
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import programs, prompts, reference
 from tests.support.pairs import scenario
 from tests.support.stock import RUNNER_V2, RUNNERS

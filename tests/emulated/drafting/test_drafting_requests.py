@@ -8,7 +8,7 @@ into its weights, and a plain loop that lets only tokens of the grammar be chose
 
 import pytest
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs, prompts, reference
 from tests.support.adapters import RANK, make_adapter, widened
 from tests.support.pairs import TIES, assert_greedy, scenario

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs, prompts, reference
 from tests.support.pairs import TIES, scenario
 from tests.support.stages import STAGES

@@ -6,7 +6,7 @@ One engine per model runner. The judge of tokens is Hugging Face in float32.
 
 import pytest
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import programs
 from tests.support.models.random_models import write_llama
 from tests.support.pairs import assert_greedy

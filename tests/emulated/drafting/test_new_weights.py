@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import (
     eight_bit_pairs,
     eight_bits,

@@ -10,7 +10,7 @@ import vllm_ascend.ops  # noqa: F401  before the rest of it: its modules import 
 from vllm.v1.utils import CpuGpuBuffer
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs, reference
 from tests.support.marks import needs_float32
 from tests.support.pairs import assert_greedy, scenario, text_prompts

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import engine, hosts, programs, reference
 from tests.support.loop_judgement import REFERENCE_OF, drafter_of
 from tests.support.pairs import TIES, assert_greedy, scenario, text_prompts

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
+from tests.emulated import probes
 from tests.support import engine, programs
-from tests.support import engine_probes as probes
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,

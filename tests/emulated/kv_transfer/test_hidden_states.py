@@ -6,7 +6,7 @@ Its one layer keeps the target's states in a KV group of its own and proposes no
 
 import pytest
 
-from tests.support import engine_probes as probes
+from tests.emulated import probes
 from tests.support import hosts, programs
 from tests.support.engine import compared_dtype
 from tests.support.pairs import scenario, text_prompts

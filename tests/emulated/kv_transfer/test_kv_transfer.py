@@ -11,7 +11,7 @@ import vllm_ascend.ops  # noqa: F401  # isort: skip
 
 from mkv_ascend.adapters.common.judge.facts_of_config import connector_names
 from mkv_ascend.rules.kv_cache import OFFLOADING, SIMPLE_OFFLOAD
-from tests.support import engine_probes as probes
+from tests.emulated import probes
 from tests.support import programs
 from tests.support.pairs import scenario
 

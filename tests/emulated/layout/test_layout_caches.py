@@ -5,7 +5,7 @@ import functools
 
 import pytest
 
-from tests.support import engine_probes as probes
+from tests.emulated import probes
 from tests.support import programs
 from tests.support.pairs import scenario
 

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from mkv_ascend.layout.kind import Kind
 from mkv_ascend.layout.planning import PlanInputs, plan
-from tests.support import engine_probes as probes
+from tests.emulated import probes
 from tests.support import hosts, programs
 from tests.support.stock import RUNNER_V2
 from tests.support.tiny_models import model_directory

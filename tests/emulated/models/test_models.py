@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, Gemma4ForCausalLM, Gemma4TextConfig
 
+from tests.emulated import probes
 from tests.support import engine, programs, reference
-from tests.support import engine_probes as probes
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,
     assert_greedy_tokens_of_reference,

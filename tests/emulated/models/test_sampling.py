@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import engine_probes as probes
+from tests.emulated import probes
 from tests.support import programs, prompts, reference
 from tests.support.tiny_models import model_directory
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import drafting_probes as probes
+from tests.emulated.drafting import probes
 from tests.support import engine, programs
 from tests.support.pairs import (
     assert_drafts_are_the_drafts_own,

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import drafting_probes, engine, programs, speculation
-from tests.support import engine_probes as probes
+from tests.emulated import probes
+from tests.emulated.drafting import probes as drafting_probes
+from tests.support import engine, programs, speculation
 from tests.support.loop_judgement import accepted_by_loops
 from tests.support.models.random_models import random_model
 from tests.support.pairs import (

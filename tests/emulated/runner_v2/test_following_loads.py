@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.following_loads import LAUNCHES, OF_EAGLE3
-from tests.support import engine_probes as probes
+from tests.emulated import probes
 from tests.support import hosts, programs, reference, stock
 from tests.support.loop_judgement import REFERENCE_OF, drafter_of
 from tests.support.pairs import assert_greedy, scenario, text_prompts
