@@ -19,7 +19,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm_ascend.core.kv_cache_interface import AscendSlidingWindowMLASpec
 
 from mkv_ascend.layout.component import ONE_BLOCK
-from mkv_ascend.layout.grouping import AdmissionError
+from mkv_ascend.layout.grouping import AdmissionError, GroupingError
 from mkv_ascend.rules.kv_cache import ConnectorError
 from tests.support import hosts
 from tests.support.caches.kv_configs import (
@@ -112,6 +112,44 @@ def test_groups_are_vllms_own_without_a_draft_or_with_one_group(target, draft):
     ours = kv_cache_utils.get_kv_cache_groups(config(), dict(specs))
     assert planned_groups.are_planned(ours)
     assert planned_groups.as_vllm_has_them(ours) == original(config(), dict(specs))
+
+
+ALONE = {"without_draft": True}
+
+
+def groups_alone(target, **options):
+    return kv_cache_utils.get_kv_cache_groups(config(layout=ALONE, **options), model(target, []))
+
+
+def test_a_target_alone_gets_our_groups_where_they_cost_less():
+    """One layer of all tokens beside seven of a window: vLLM makes groups of single layers."""
+    target = [full(), *(window(4) for _ in range(7))]
+    assert len(kv_cache_utils.get_kv_cache_groups(config(), model(target, []))) > 2
+    ours = groups_alone(target)
+    assert [len(group.layer_names) for group in ours] == [1, 7]
+    assert planned_groups.are_planned(ours)
+
+
+@pytest.mark.parametrize("why", ["alike", "cannot be planned", "KV transfer"])
+def test_a_target_alone_keeps_vllms_groups(why, monkeypatch):
+    """Where ours hold no less, and where there are none."""
+    target = [full(), window(4)] if why == "alike" else [full(), *(window(4) for _ in range(7))]
+    options = {}
+    if why == "cannot be planned":
+        monkeypatch.setattr(kv_groups, "plan", lambda _: cannot_be_planned())
+    if why == "KV transfer":
+        options = {"kv_transfer": connector("AscendStoreConnector")}
+        asked = config(layout=ALONE, **options)
+        assert not planned_groups.may_be_ours(asked, model(target, []))
+    original = kv_cache_utils.get_kv_cache_groups.__wrapped__
+    stock = original(config(**options), model(target, []))
+    found = groups_alone(target, **options)
+    seen = planned_groups.as_vllm_has_them(found) if planned_groups.are_planned(found) else found
+    assert seen == stock
+
+
+def cannot_be_planned():
+    raise GroupingError("no block size is allowed")
 
 
 def connector(name):

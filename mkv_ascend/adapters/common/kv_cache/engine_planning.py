@@ -60,9 +60,11 @@ def our_groups(
     if why_not_planned(config, specs.values()) is not None or None in facts.values():
         return original(config, specs)
     planned_groups.require_layouts(specs)
-    if planned_groups.are_ours(config, specs):
+    if planned_groups.need_ours(config, specs):
         return kv_groups.merge_groups(config, specs)
-    return planned_groups.with_facts(original(config, specs), facts)
+    may_be_ours = planned_groups.may_be_ours(config, specs)
+    groups = planned_groups.with_facts(original(config, specs), facts)
+    return kv_groups.better_groups(config, specs, groups) if may_be_ours else groups
 
 
 def pool_bytes_per_block(original: Any, groups: Groups) -> int:

@@ -34,9 +34,11 @@ from mkv_ascend.adapters.common.kv_cache.layer_facts import (
 from mkv_ascend.adapters.common.kv_cache.page_shapes import first_spec, page_shape, with_shape
 from mkv_ascend.adapters.common.options import options_of
 from mkv_ascend.adapters.logging import get_logger
-from mkv_ascend.layout.component import LayerLayout, PageShape, Storage
-from mkv_ascend.layout.grouping import Group
+from mkv_ascend.layout.component import LayerLayout, LayoutError, PageShape, Storage
+from mkv_ascend.layout.grouping import Group, GroupingError
 from mkv_ascend.layout.kind import Kind, Role
+from mkv_ascend.layout.page_fitting import Limits
+from mkv_ascend.layout.page_planning import LARGEST_PAGE, USUAL_MEMORY
 from mkv_ascend.layout.planning import CachedLayer, PlanInputs, plan, recurrent_table
 from mkv_ascend.layout.recipes import layout_of, tokens_per_row
 from mkv_ascend.layout.requirements import Request, Retention, RetentionKind
@@ -258,6 +260,34 @@ def merge_groups(config: VllmConfig, specs: Specs) -> list[KVCacheGroupSpec]:
         )
         for group in grouping.groups
     ]
+
+
+def better_groups(
+    config: VllmConfig, specs: Specs, others: list[KVCacheGroupSpec]
+) -> list[KVCacheGroupSpec]:
+    """Ours, where the bytes of a request and what groups cost are less than with ``others``.
+
+    The others are vLLM's, and serve wherever ours cannot be planned.
+    """
+    try:
+        ours = merge_groups(config, specs)
+    except (GroupingError, LayoutError) as error:
+        logger.info("vLLM's KV groups are kept: %s", error)
+        return others
+    if _price(config, ours) < _price(config, others):
+        return ours
+    logger.info("vLLM's KV groups are kept: ours cost no less")
+    return others
+
+
+def _price(config: VllmConfig, groups: Sequence[KVCacheGroupSpec]) -> float:
+    """As the planner has it, of one of many requests."""
+    inputs = given_inputs(config, groups)
+    planned = plan(inputs)
+    pages = sum(group.page_share(inputs.request) for group in planned.grouping.groups)
+    page = planned.plan.bytes_per_block
+    limits = Limits(inputs.memory_bytes or USUAL_MEMORY, LARGEST_PAGE)
+    return limits.price(pages * page, page, len(groups))
 
 
 def _of_group(group: Group, spec: Any) -> Any:

@@ -44,34 +44,47 @@ def require_layouts(specs: Specs) -> None:
         kv_groups.layout_of_spec(spec)
 
 
-def are_ours(config: VllmConfig, specs: Specs) -> bool:
-    """Whether we group these layers, not vLLM."""
+def need_ours(config: VllmConfig, specs: Specs) -> bool:
+    """Whether we group these layers, not vLLM.
+
+    We do so for layers of target and draft together, and for layers that vLLM refuses. vLLM groups
+    models whose layers are all DeepSeek-V4's, their mtp drafts included. It knows those layers by
+    class, and accepts nothing beside them, not even a draft with MLA.
+    """
+    if not _need_several_groups(config, specs):
+        return False
+    specs = {name: first_form(spec) for name, spec in specs.items()}
+    if any(isinstance(spec, SlidingWindowMLASpec) for spec in specs.values()):
+        return not all(map(_is_of_deepseek_v4, specs.values()))
+    return kv_groups.has_both_models(specs) or not _vllm_can_unify(specs)
+
+
+def may_be_ours(config: VllmConfig, specs: Specs) -> bool:
+    """Whether layers that vLLM can group are ours where that holds less, as the option asks.
+
+    KV connectors count one number of blocks for all layers, and DeepSeek-V4's layers are vLLM's.
+    """
+    return (
+        options_of(config).layout.without_draft
+        and config.kv_transfer_config is None
+        and not any(map(_is_of_deepseek_v4, specs.values()))
+        and _need_several_groups(config, specs)
+    )
+
+
+def _need_several_groups(config: VllmConfig, specs: Specs) -> bool:
     # A model of encoders alone keeps nothing.
     if not specs or config.scheduler_config.disable_hybrid_kv_cache_manager:
         return False
     first = {name: first_form(spec) for name, spec in specs.items()}
-    alone = options_of(config).layout.without_draft
-    return not UniformTypeKVCacheSpecs.is_uniform_type(first) and _need_our_groups(first, alone)
+    return not UniformTypeKVCacheSpecs.is_uniform_type(first)
 
 
 def inputs_of(config: VllmConfig, specs: Specs, groups: Groups) -> PlanInputs:
     """The inputs of the engine's plan; ``groups`` are its groups for ``specs``."""
-    if are_ours(config, specs):
+    if need_ours(config, specs):
         return kv_groups.inputs_to_plan(config, specs)
     return kv_groups.given_inputs(config, groups)
-
-
-def _need_our_groups(specs: Specs, alone: bool) -> bool:
-    """Whether we group these layers, which need several groups.
-
-    We do so for layers of target and draft together, for layers that vLLM refuses, and for a target
-    ``alone`` where that is asked for. vLLM groups models whose layers are all DeepSeek-V4's, their
-    mtp drafts included. It knows those layers by class, and accepts nothing beside them, not even a
-    draft with MLA.
-    """
-    if any(isinstance(spec, SlidingWindowMLASpec) for spec in specs.values()):
-        return not all(map(_is_of_deepseek_v4, specs.values()))
-    return alone or kv_groups.has_both_models(specs) or not _vllm_can_unify(specs)
 
 
 def _vllm_can_unify(specs: Specs) -> bool:
