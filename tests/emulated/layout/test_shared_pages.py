@@ -107,7 +107,9 @@ def test_a_target_alone_is_planned_where_asked_for(runner, target):
         results.append(result)
     found = [re.search(r"KV cache plan: (\d+) groups", one.log) for one in results]
     ours, stock = (int(one[1]) for one in found if one is not None)
-    assert (ours, stock) == (2, 3 if target == "qwen3_next" else 2)
+    # Of Mamba2's, vLLM 0.30 makes three, too.
+    assert ours == 2 <= stock
+    assert stock == 3 or target != "qwen3_next"
     assert ("vLLM's KV groups are kept" in results[0].log) is (target == ALIKE)
     assert results[0].cached_tokens == results[1].cached_tokens
     if target == ALIKE:  # Whether states are cached by prefix, each vLLM decides otherwise.
