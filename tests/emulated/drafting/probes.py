@@ -84,7 +84,7 @@ def _run_rank(asked, rank, answers, everyone_is_done):
     # The other rank may have steps to go, for which this one must be there.
     everyone_is_done.wait(timeout=60)
     # An engine core in a process of its own would be waited for, and nobody has told it to end.
-    core_of(llm).shutdown()
+    llm.llm_engine.engine_core.shutdown()
 
 
 def data_parallel(asked):
