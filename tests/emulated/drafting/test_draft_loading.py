@@ -49,7 +49,7 @@ def test_a_draft_model_is_loaded_by_its_own_options(monkeypatch, asked, used):
 
 # An engine says which weights of an MTP draft's own checkpoint it does not use.
 
-TARGET = "deepseek_v3_mtp"
+MTP_TARGET = "deepseek_v3_mtp"
 
 
 @pytest.mark.host("0.23", cases=["the target's-v1"])
@@ -57,7 +57,7 @@ TARGET = "deepseek_v3_mtp"
 @each_runner
 @pytest.mark.parametrize("own", [True, False], ids=["own", "the target's"])
 def test_embeddings_of_another_checkpoint(own, runner, tmp_path):
-    trained, folder = model_directory(TARGET), tmp_path / "another"
+    trained, folder = model_directory(MTP_TARGET), tmp_path / "another"
     shutil.copytree(trained, folder)
     if own:
         file = folder / "model.safetensors"

@@ -205,7 +205,7 @@ def assert_unlike_the_plain_head(result: engine.Result) -> None:
 
 dspark = hosts.module("drafting.dspark")
 
-REQUESTS, K, WIDTH, DRAFTED = 3, 4, 8, 11
+REQUESTS, STEPS, WIDTH, DRAFTED = 3, 4, 8, 11
 """The head drafts fewer tokens than the target has; each is another number there."""
 
 
@@ -235,7 +235,7 @@ class Model:
 @pytest.mark.parametrize("first", [0, 1], ids=["from the anchor", "behind the anchor"])
 def test_each_token_follows_the_one_before_it(first: int) -> None:
     """The first one follows the token that the target sampled, with which each window begins."""
-    model, window = Model(), K + first
+    model, window = Model(), STEPS + first
     rows = torch.arange(REQUESTS * window).view(REQUESTS, window)
     generator = torch.Generator().manual_seed(3)
     states = torch.randn(REQUESTS * window, WIDTH, generator=generator)
@@ -243,7 +243,7 @@ def test_each_token_follows_the_one_before_it(first: int) -> None:
     sampled = torch.tensor([4, 9, 20], dtype=torch.int32)
     token_ids[rows[:, 0]] = sampled
     buffers = SimpleNamespace(token_ids=token_ids)
-    of_draft = loaded(model, buffers, num_speculative_tokens=K, from_anchor=not first)
+    of_draft = loaded(model, buffers, num_speculative_tokens=STEPS, from_anchor=not first)
     draft = dspark.MarkovDraft(of_draft, None)
     expected = []
     for request, token in enumerate(sampled.tolist()):
@@ -253,6 +253,6 @@ def test_each_token_follows_the_one_before_it(first: int) -> None:
             expected.append(token)
     sample_rows = rows[:, first:].flatten()
     assert draft.sample(states, sample_rows).tolist() == expected
-    out = torch.zeros(REQUESTS * K, dtype=torch.int64)
+    out = torch.zeros(REQUESTS * STEPS, dtype=torch.int64)
     assert draft.sample(states, sample_rows, out) is out
     assert out.tolist() == expected

@@ -109,7 +109,7 @@ def test_tokens_of_a_prompt_of_embeddings_are_not_asked_for(proposer, padded):
 
 # A prompt in parts beside a draft is refused, and the engine answers all others.
 
-TARGET, MOST_TOKENS = "llama_target", 8
+MOST_TOKENS = 8
 V2 = hosts.only_on("vllm_ascend_0_30", "0.23.0 runs model runner V1 alone")
 
 
