@@ -92,6 +92,24 @@ def test_recurrent_drafts_propose_as_the_references(target: str, draft: str, k: 
     assert_reference(target, draft, "draft_model", k, RUNNER_V2)
 
 
+@needs_float32
+@pytest.mark.nightly("near to tests that stay")
+@pytest.mark.parametrize(
+    ("target", "draft", "k"), [("qwen3_moe", "qwen3_next_draft", 3), ("qwen3_next", "granite4", 2)]
+)
+def test_proposals_from_graphs_are_the_references(target: str, draft: str, k: int) -> None:
+    result = assert_reference(
+        target,
+        draft,
+        "draft_model",
+        k,
+        RUNNER_V2,
+        graphs="FULL_DECODE_ONLY",
+        capture_sizes=(k + 1, 2 * (k + 1)),
+    )
+    assert result.draft_replays > 5
+
+
 # Drafts in graphs on model runner V2: tokens and every draft token are those of eager mode.
 #
 # Graphs are captured for 1, 3 and 6 requests, so that batches are on, between and past these sizes.
