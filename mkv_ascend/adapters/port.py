@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from mkv_ascend.drafting.context_shares import ContextShares
-from mkv_ascend.drafting.draft import Draft, DraftBuffers, Metadata, PassBatch
+from mkv_ascend.drafting.draft import Draft, Metadata, PassBatch
 from mkv_ascend.drafting.proposal import Passes
 
 if TYPE_CHECKING:
@@ -78,14 +78,12 @@ class LoadedDraft:
         model: vLLM's.
         config: vLLM's, of the draft.
         layers: the draft's layers with caches, in the order in which it runs them.
-        buffers: inputs of its passes.
     """
 
     facts: DraftFacts
     model: nn.Module
     config: VllmConfig
     layers: Mapping[str, AttentionLayerBase]
-    buffers: DraftBuffers
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def facts(**changed: Any) -> DraftFacts:
     return DraftFacts(**{**stand_ins, **plain, **changed})
 
 
-def loaded(model: Any = None, buffers: Any = None, **changed: Any) -> LoadedDraft:
+def loaded(model: Any = None, **changed: Any) -> LoadedDraft:
     """Such a draft, without layers."""
     own = facts(**changed)
-    return LoadedDraft(own, model, own.vllm_config, {}, buffers)
+    return LoadedDraft(own, model, own.vllm_config, {})

@@ -243,8 +243,8 @@ def test_each_token_follows_the_one_before_it(first: int) -> None:
     sampled = torch.tensor([4, 9, 20], dtype=torch.int32)
     token_ids[rows[:, 0]] = sampled
     buffers = SimpleNamespace(token_ids=token_ids)
-    of_draft = loaded(model, buffers, num_speculative_tokens=STEPS, from_anchor=not first)
-    draft = dspark.MarkovDraft(of_draft, None)
+    of_draft = loaded(model, num_speculative_tokens=STEPS, from_anchor=not first)
+    draft = dspark.MarkovDraft(of_draft, None, buffers)
     expected = []
     for request, token in enumerate(sampled.tolist()):
         for row in rows[request, first:]:

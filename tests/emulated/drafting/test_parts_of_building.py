@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from vllm_ascend.ops import rotary_embedding
 from mkv_ascend.adapters.common.attention import backends
 from mkv_ascend.adapters.common.attention.building import current_model
 from mkv_ascend.adapters.common.drafting import assembly as assemblies
-from mkv_ascend.adapters.common.drafting import mask_tokens, proposers
+from mkv_ascend.adapters.common.drafting import mask_tokens, proposers, strategies
 from mkv_ascend.adapters.common.drafting.assembly import Assembly
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
 from mkv_ascend.drafting.draft import DraftBuffers
@@ -167,6 +168,26 @@ def test_masks_of_dspark_are_made_before_its_weights(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(assemblies, "is_replicated", lambda _: False)
     assembly.model_loaded(torch.nn.Module(), None, (), None, AscendDraft)
     assert assembly.draft.buffers.token_ids is made
+
+
+def test_states_to_join_are_freed_where_no_graph_joins_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The draft alone keeps its buffers: memory that only graphs need goes to the KV cache."""
+    rows = torch.zeros(16)
+    given = DraftBuffers(token_ids=rows, positions=rows, sample_rows=rows)
+    nothing: Any = None
+    assembly = Assembly(facts(), strategies.Attention, nothing, nothing, given)
+    monkeypatch.setattr(strategies.Attention, "layers_made", lambda *_: None)
+    monkeypatch.setattr(strategies.Attention, "refuse_layers", lambda *_: None)
+    monkeypatch.setattr(assemblies, "layers_of", lambda *_: {})
+    monkeypatch.setattr(assemblies, "is_replicated", lambda _: False)
+    monkeypatch.setattr(assemblies, "buffer_of_joined_states", lambda *_: torch.zeros(4))
+    assembly.model_loaded(torch.nn.Module(), None, (), None, AscendDraft)
+    kept = weakref.ref(assembly.draft.buffers.joined_states)
+    assert kept() is not None
+    assembly.draft.run_eagerly()
+    assert kept() is None
 
 
 @hosts.only_on("vllm_ascend_0_30", "0.23.0 shares rows itself")

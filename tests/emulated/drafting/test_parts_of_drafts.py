@@ -29,7 +29,8 @@ pytestmark = pytest.mark.core
 def draft_of(model: Any, kind: type[AscendDraft] = AscendDraft, **given: Any) -> Any:
     """A draft with this model, and with what is given of its facts."""
     passes: Any = given.pop("passes", None)
-    return kind(loaded(model, given.pop("buffers", None), **given), passes)
+    buffers = given.pop("buffers", None)
+    return kind(loaded(model, **given), passes, buffers)
 
 
 @pytest.mark.parametrize(("method", "joins"), [("eagle3", True), ("eagle", False), ("mtp", False)])

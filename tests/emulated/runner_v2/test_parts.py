@@ -182,7 +182,7 @@ def test_ranks_with_experts_run_as_many_rows_as_any_of_them(
     speculator.dp_size, speculator.dp_sync = ranks, object() if agreed else None
     speculator.vllm_config = SimpleNamespace(parallel_config=parallel)
     speculator.draft_counts = None
-    draft = drafts.SpeculatorDraft(loaded(vllm_config=speculator.vllm_config), speculator)
+    draft = drafts.SpeculatorDraft(loaded(vllm_config=speculator.vllm_config), speculator, None)
     rows, across = draft.share_rows(6)
     assert (rows, None if across is None else across.tolist()) == expected
     assert speculator.replays_in_step() is (ranks > 1 and experts)
@@ -258,7 +258,7 @@ def test_drawn_tokens_have_seeds_and_positions_of_their_own_pass(axes, monkeypat
         draft_steps=torch.arange(K),
         draft_logits=None,
     )
-    draft = drafts.SpeculatorDraft(loaded(lambda **_: states, buffers), speculator)
+    draft = drafts.SpeculatorDraft(loaded(lambda **_: states), speculator, buffers)
     for _ in range(2):
         asked.clear()
         assert draft.forward(5).last is states

@@ -108,14 +108,15 @@ class Assembly:
             joined_states=buffer_of_joined_states(facts, model, self.inputs),
         )
         own = layers_of(facts.vllm_config, layers)
-        loaded = LoadedDraft(facts, model, config, own, buffers)
+        loaded = LoadedDraft(facts, model, config, own)
         self.kind.layers_made(loaded, self.host)
         self.kind.refuse_layers(loaded, specs_of(loaded))
         if is_replicated(facts.vllm_config):
             ranks = facts.vllm_config.parallel_config.decode_context_parallel_size
             for layer in own.values():
                 keep_all_keys(layer, ranks)
-        self.draft = (self.kind.draft_class or draft_class)(loaded, self.passes)
+        self.draft = (self.kind.draft_class or draft_class)(loaded, self.passes, buffers)
+        del self.inputs
 
     def bind(self, kv_cache_config: KVCacheConfig, tables: BlockTables) -> list[AttentionGroup]:
         """Sort the draft's layers into groups; make their builders and the proposal.

@@ -47,10 +47,11 @@ class AscendDraft:
     _rows = 0
     """Of the pass that runs."""
 
-    def __init__(self, loaded: LoadedDraft, passes: PassHost) -> None:
+    def __init__(self, loaded: LoadedDraft, passes: PassHost, buffers: DraftBuffers) -> None:
         self.loaded, self.passes = loaded, passes
         self.model: Any = loaded.model
-        self.buffers = loaded.buffers
+        # Nobody else keeps them: what is replaced here is freed.
+        self.buffers = buffers
         facts, parallel = loaded.facts, loaded.facts.vllm_config.parallel_config
         self._joins = facts.method in JOINS_STATES
         self._takes_states = facts.takes_states

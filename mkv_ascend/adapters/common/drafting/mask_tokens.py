@@ -15,7 +15,6 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from mkv_ascend.adapters.common.attention.backends import has_windows_of_drafts
 from mkv_ascend.adapters.common.drafting.draft import AscendDraft
-from mkv_ascend.adapters.port import LoadedDraft
 from mkv_ascend.drafting.draft import DraftGroups, HiddenStates
 
 
@@ -79,10 +78,9 @@ class MaskTokensDraft(AscendDraft):
         ]
 
 
-def run_dummy_pass(loaded: LoadedDraft, rows: int, *, is_profile: bool) -> None:
+def run_dummy_pass(draft: AscendDraft, rows: int, *, is_profile: bool) -> None:
     """The draft's only pass, in a forward context; a profile computes keys of a context, too."""
-    model: Any = loaded.model
-    buffers = loaded.buffers
+    model, buffers = draft.model, draft.buffers
     if is_profile:
         states = buffers.hidden_states
         assert states is not None, "they hold a context"

@@ -390,7 +390,7 @@ def run_dummy_window(self: Any, num_tokens: int, *, is_profile: bool) -> None:
         in_profile_run=is_profile,
         is_draft_model=True,
     ):
-        run_dummy_pass(draft.loaded, rows, is_profile=is_profile)
+        run_dummy_pass(draft, rows, is_profile=is_profile)
 
 
 def dummy_run(

@@ -372,7 +372,7 @@ class MkvSpeculator(DraftModelSpeculator):
         rows, rows_across_ranks = draft.share_rows(rows)
         with self._running(None, rows, rows_across_ranks):
             if self.method == DFLASH:
-                run_dummy_pass(draft.loaded, rows, is_profile=is_profile)
+                run_dummy_pass(draft, rows, is_profile=is_profile)
                 return self.draft_tokens[:requests]
             # Not the buffer: rows that an earlier batch sampled from may be past these.
             sampled = draft.buffers.sample_rows.new_zeros(requests)
